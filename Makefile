@@ -4,6 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 RAY := $(VENV)/.ray-installed
 MODELS := $(VENV)/.models-installed
+SPARK := $(VENV)/.spark-installed
 SITE := $(VENV)/.site-installed
 # One more than the number of cores: many tests wait for a deadline, or for processes to start.
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
@@ -22,7 +23,7 @@ test: $(STAMP) $(RAY)
 	@$(PYTEST) -m "not slow"
 
 # Tests that `make test` leaves out: slow tests, and tests that repeat faster ones in more cases.
-test-all: $(STAMP) $(RAY) $(MODELS) $(SITE)
+test-all: $(STAMP) $(RAY) $(MODELS) $(SITE) $(SPARK)
 	@.ci/debian
 	@$(PYTEST) -m "slow and not exhaustive"
 
@@ -72,6 +73,11 @@ $(STAMP): constraints.txt pyproject.toml
 # Only the tests and benchmarks of Ray need Ray.
 $(RAY): $(STAMP)
 	@$(PIP) -e '.[ray]'
+	@touch $@
+
+# Only the slow tests of Spark need Spark, and Java.
+$(SPARK): $(STAMP)
+	@$(PIP) -e '.[spark]'
 	@touch $@
 
 # Only the table of models needs Hugging Face's transformers.

@@ -35,7 +35,7 @@ BENCHMARKS = {
     "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
     "codecs": "GB/s of each codec, and a step over a link of 100 Mbit/s with and without them",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",
-    "elastic": "seconds from a killed worker to the next step, against torchrun with DDP on Gloo; cost of min_workers",
+    "elastic": "seconds from a killed worker to the next step, against torchrun; cost of min_workers and of a join",
     "evaluation": "an evaluation shared by 2 workers, against one by the first worker only",
     "resume": "a step with a checkpoint, against one without; seconds until a resumed run makes its first step",
     "stragglers": "seconds to a target with one of 4 workers slow, against DistributedDataParallel",

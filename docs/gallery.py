@@ -22,6 +22,7 @@ from torch import nn
 import paceline as pl
 from paceline.strategies import ALIASES, STRATEGIES
 from paceline.strategies.registry.descriptions import description_of
+from paceline.strategies.registry.table import word_of
 from paceline.trace.picture import draw
 
 FOLDER = Path(__file__).parent / "gallery"
@@ -45,6 +46,8 @@ class Scene:
     """Key in `TASKS`."""
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Further specs of the strategy that get their own pictures, with the caption of each."""
+    more_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Steps of these runs, if not `steps`."""
 
 
 STEADY = pl.times.Constant(0.02)
@@ -87,7 +90,10 @@ SCENES = {
             "pipeline:order=interleaved,chunks=2,microbatches=8": "each rank has two stages, one per half",
             "pipeline:order=zb-h1,microbatches=6": "weight gradients fill the idle time at the end",
             "pipeline:order=zb-h2,microbatches=8": "more micro-batches in flight fill the idle time at the start",
+            "pipeline:order=pipedream": "six batches without a flush: each rank updates after every backward pass",
+            "pipeline:order=pipedream-2bw,microbatches=4": "two batches without a flush, one update for each",
         },
+        more_steps={"pipeline:order=pipedream": 6, "pipeline:order=pipedream-2bw,microbatches=4": 2},
         **EVEN
         | {
             "compute": pl.times.Phases("4ms", "4ms", "4ms"),
@@ -175,7 +181,8 @@ def main() -> None:
         scene = SCENES[name]
         (FOLDER / f"{name}.svg").write_text(picture(scene, scene.spec, scene.caption), encoding="utf-8")
         for number, (spec, caption) in enumerate(scene.more.items(), 2):
-            (FOLDER / f"{name}-{number}.svg").write_text(picture(scene, spec, caption), encoding="utf-8")
+            each = dataclasses.replace(scene, steps=scene.more_steps.get(spec, scene.steps))
+            (FOLDER / f"{name}-{number}.svg").write_text(picture(each, spec, caption), encoding="utf-8")
         (FOLDER / f"{name}.md").write_text(page(name, kind, scene), encoding="utf-8")
     (FOLDER / "README.md").write_text(contents(), encoding="utf-8")
     print(f"{len(STRATEGIES)} pages in {FOLDER}")
@@ -244,7 +251,7 @@ def page(name: str, kind: type, scene: Scene) -> str:
     for heading, text in told.notes.items():
         lines += [f"## {heading}", "", text, ""]
     lines += parameters(kind)
-    known_as = [alias for alias, known in ALIASES.items() if known == name]
+    known_as = [alias for alias in ALIASES if word_of(alias) == name]
     if known_as:
         lines += [f"Also known as `{'`, `'.join(known_as)}`.", ""]
     return "\n".join(lines)

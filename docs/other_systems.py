@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paceline.strategies import STRATEGIES
 from paceline.strategies.registry.aliases import OTHER_SYSTEMS, OtherSystem
+from paceline.strategies.registry.table import word_of
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -50,7 +51,7 @@ def _there(word: OtherSystem) -> str:
 
 def _here(word: OtherSystem) -> str:
     if word.is_alias:
-        return f"[`{word.ours}`](gallery/{word.ours}.md)"
+        return f"[`{word.ours}`](gallery/{word_of(word.names[0])}.md)"
     return re.sub(
         r"paceline compare --simulate|--ray|pl\.Ray|[a-z-]+(:[a-z]+=[a-z]+)?", _as_code, word.instead
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,21 @@ def test_an_installed_wheel_trains_and_draws_a_report(environment, tmp_path):
     run(*words, "--out", "run", cwd=tmp_path)
     run(command, "report", "run", cwd=tmp_path)
     assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_needs_no_spark_and_says_what_to_install(environment, wheel, tmp_path):
+    (tmp_path / "task.py").write_text(TASK)
+    with zipfile.ZipFile(wheel) as opened:
+        (metadata,) = (name for name in opened.namelist() if name.endswith("METADATA"))
+        needed = [line for line in opened.read(metadata).decode().splitlines() if "pyspark" in line]
+    assert needed
+    assert all("extra" in line for line in needed)
+    words = ["train", "task.py", "--spark", "--workers", "2", "--steps", "1"]
+    program = f"import sys; sys.modules['pyspark'] = None; import paceline.cli; paceline.cli.app({words})"
+    python = str(environment / "bin" / "python")
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([python, "-c", program], check=False, **options)
+    assert done.returncode == 2
+    assert "paceline[spark]" in done.stderr

@@ -15,7 +15,16 @@ import paceline as pl
 
 GROUPS = {
     "Tasks and runs": ("train", "Task", "load_task", "Run", "STOP", "StopTraining", "register"),
-    "Clusters": ("Local", "Simulated", "Ray", "Launched", "Link", "ClusterDescription", "load_cluster"),
+    "Clusters": (
+        "Local",
+        "Simulated",
+        "Ray",
+        "Spark",
+        "Launched",
+        "Link",
+        "ClusterDescription",
+        "load_cluster",
+    ),
     "Compare, predict, plan": (
         "compare",
         "Comparison",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from paceline.clusters.local.local import Local
     from paceline.clusters.ray.ray import Ray
     from paceline.clusters.simulated.simulated import Simulated
+    from paceline.clusters.spark.spark import Spark
     from paceline.costs import Link, devices, times
     from paceline.costs.calibration import Calibration
     from paceline.costs.description import ClusterDescription
@@ -64,6 +65,7 @@ __all__ = [
     "Ray",
     "Run",
     "Simulated",
+    "Spark",
     "StopTraining",
     "Task",
     "calibrate",
@@ -111,6 +113,7 @@ _HOMES = {
     "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.runs.run",
     "Simulated": "paceline.clusters.simulated.simulated",
+    "Spark": "paceline.clusters.spark.spark",
     "StopTraining": "paceline.callbacks.calling",
     "Task": "paceline.task.task",
     "calibrate": "paceline.planner.calibrate",

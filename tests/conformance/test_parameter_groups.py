@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from conformance.cases import one_in
 from tasks import numbers
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam
@@ -142,20 +143,21 @@ def cluster_for(strategy, world="simulated"):
     return WORLDS[world](4 if "hybrid" in strategy or "size=4" in strategy else 2)
 
 
-@pytest.mark.parametrize(("factory", "strategy"), PAIRS)
+@pytest.mark.parametrize(("factory", "strategy"), one_in(3, PAIRS))
 def test_groups_are_those_of_the_whole_model(factory, strategy):
     check_equals_single(task_of(factory), strategy, cluster_for(strategy))
 
 
-@pytest.mark.parametrize("strategy", SPLIT)
-@pytest.mark.parametrize("factory", ["two-rates", "three-kinds"])
+@pytest.mark.parametrize(
+    ("strategy", "factory"), one_in(3, itertools.product(SPLIT, ["two-rates", "three-kinds"]))
+)
 def test_groups_of_a_perceptron_are_those_of_the_whole_model(factory, strategy):
     check_equals_single(task_of(factory, "perceptron"), strategy, cluster_for(strategy))
 
 
 @pytest.mark.parametrize(
     ("strategy", "factory"),
-    list(zip(SPLIT, itertools.cycle(["two-rates", "three-kinds", "first-three"]))),
+    one_in(3, zip(SPLIT, itertools.cycle(["two-rates", "three-kinds", "first-three"]))),
 )
 def test_groups_are_those_of_the_whole_model_in_processes(factory, strategy):
     check_equals_single(task_of(factory), strategy, cluster_for(strategy, "local"))

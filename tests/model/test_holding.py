@@ -1,8 +1,11 @@
 """The part of a model that a rank stores, and its bytes."""
 
+import itertools
+
 import pytest
 import torch
 from by_hand import cut_of
+from conformance.cases import one_in
 from refusals import refused
 from segmented_models import task_of
 from tasks import a_task, simulated
@@ -90,8 +93,13 @@ def test_the_places_of_a_parameter_in_the_shards_of_all_ranks_make_up_the_parame
         assert sum(place.stop - place.start for place in places) == shape.numel()
 
 
-@pytest.mark.parametrize("sharding", [None, Sharding(2, 1, False), Sharding(2, 1, True)])
-@pytest.mark.parametrize("segments", [[0, 1], [2, 3], None])
+@pytest.mark.parametrize(
+    ("sharding", "segments"),
+    one_in(
+        4,
+        itertools.product([None, Sharding(2, 1, False), Sharding(2, 1, True)], [[0, 1], [2, 3], None]),
+    ),
+)
 def test_a_replica_that_computes_and_one_of_shapes_record_the_same_memory(sharding, segments):
     task = task_of("resnet")
     cut = cut_of(task, 2, finer=2)

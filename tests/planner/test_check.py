@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from refusals import refused
-from small_plans import LINK, cluster, mlp
+from small_plans import LINK, aimed, cluster, mlp
 
 import paceline as pl
 from paceline.planner.check import emulated
@@ -19,6 +19,16 @@ def test_the_best_entries_are_run_and_compared():
     assert row.error is not None
     assert plan.checked is found
     assert plan.best.strategy in str(plan).rpartition("measured")[2]
+
+
+def test_the_time_to_the_target_is_predicted_for_the_seed_of_the_run():
+    """Another seed may need another number of steps."""
+    plan = pl.plan(aimed(), cluster(2), strategies=["all-reduce"], workers=2)
+    (row,) = plan.check(top=1).rows
+    assert plan.best.target.low < plan.best.target.high
+    assert row.predicted_s == plan.best.target.first
+    reached = next(entry.step for entry in row.run.history if (entry.metric or 0) >= 0.9)
+    assert reached == round(row.predicted_s / plan.best.batch_seconds)
 
 
 SLOW_DEVICE = pl.devices.Device(name="a slow one", flops=1e7, memory_bytes_per_s=1e9, memory_bytes=10**9)

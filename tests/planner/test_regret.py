@@ -85,6 +85,7 @@ def regret(given, seed, families):
     return chosen_s / min(times.values()) - 1
 
 
+@pytest.mark.slow
 def test_the_choice_is_nearly_the_best_of_everything():
     given = task()
     regrets = [regret(given, seed, FAMILIES) for seed in range(6)]

@@ -57,6 +57,7 @@ def test_the_estimate_of_a_synchronous_strategy_is_that_of_a_simulation():
     ]
     assert target.seconds == pytest.approx(sum(seconds) / SEEDS, rel=0.02)
     assert (target.low, target.high) == pytest.approx((min(seconds), max(seconds)), rel=0.02)
+    assert target.first == pytest.approx(seconds[0], rel=0.02)
 
 
 def test_other_strategies_are_simulated_with_every_seed():
@@ -64,6 +65,7 @@ def test_other_strategies_are_simulated_with_every_seed():
     target = found["k-sync:k=2"].target
     assert target.seeds == SEEDS
     assert target.low <= target.seconds <= target.high
+    assert target.first in (target.low, target.high)
     assert target.spread == pytest.approx((target.high - target.low) / 2 / target.seconds)
     assert sum("k-sync" in name for name in told) == SEEDS  # each seed once
 

@@ -24,7 +24,7 @@ def entry(strategy, workers, batch_s, target=None):
 
 
 def target(low, high):
-    return TargetTime(seconds=(low + high) / 2, low=low, high=high, seeds=2, batches=10)
+    return TargetTime(seconds=(low + high) / 2, low=low, high=high, seeds=2, batches=10, first=low)
 
 
 def first(*entries):

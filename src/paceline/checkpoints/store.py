@@ -194,7 +194,7 @@ class Store:
         return found
 
     def newest(self, *, good: bool = False, until: int | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint, with every byte verified; None if there is none. `until` is the last step.
+        """Return the newest checkpoint up to step `until`, with every byte verified; None if there is none.
 
         Raise DamagedError if it is damaged. The error names the file and the newest intact checkpoint before it. With
         `good=True` return that one instead, or raise the error if none is intact.

@@ -23,8 +23,8 @@ from paceline.cli import (
     train,
     what_if,
 )
+from paceline.cli.optional_values import CommandWithRunners, ScriptCommandWithRunners
 from paceline.cli.options import Version
-from paceline.cli.ray import CommandWithRay, ScriptCommandWithRay
 
 __all__ = ["app", "main"]
 
@@ -36,9 +36,9 @@ app = typer.Typer(
 )
 app.command("new")(new.new)
 app.command("check")(check.check)
-app.command("train", cls=CommandWithRay)(train.train)
-app.command("run", cls=ScriptCommandWithRay, context_settings={"allow_interspersed_args": False})(run.run)
-app.command("compare", cls=CommandWithRay)(compare.compare)
+app.command("train", cls=CommandWithRunners)(train.train)
+app.command("run", cls=ScriptCommandWithRunners, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("compare", cls=CommandWithRunners)(compare.compare)
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)

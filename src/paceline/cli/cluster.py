@@ -29,6 +29,8 @@ class ClusterOptions:
     link: str | None = None
     ray: str | None = None
     """Address of a Ray cluster; empty for a private one, None if Ray is not used."""
+    spark: str | None = None
+    """Master of Spark; empty for a private one, None if Spark is not used."""
     encrypt: bool | None = None
     threads: int | None = None
     device: str | None = None
@@ -73,12 +75,13 @@ class ClusterOptions:
             self._check_described(self.cluster_name)
         if self.link is not None:
             self._check_link(self.link)
-        if self.ray is not None:
-            self._check_ray()
-        if self.encrypt is not None and self.link != "tcp" and self.ray is None:
+        for option, value in {"--ray": self.ray, "--spark": self.spark}.items():
+            if value is not None:
+                self._check_real(option)
+        if self.encrypt is not None and self.link != "tcp" and self.ray is None and self.spark is None:
             option = "--encrypt" if self.encrypt else "--no-encrypt"
             remedy = "add one of these, or omit it"
-            raise ConfigurationError(option, "needs --link tcp or --ray", self.encrypt, remedy)
+            raise ConfigurationError(option, "needs --link tcp, --ray or --spark", self.encrypt, remedy)
 
     def _check_described(self, name: str) -> None:
         excluded = {
@@ -86,6 +89,7 @@ class ClusterOptions:
             "--latency": self.latency,
             "--link": self.link,
             "--ray": self.ray,
+            "--spark": self.spark,
         }
         for option, value in excluded.items():
             if value is not None:
@@ -111,7 +115,8 @@ class ClusterOptions:
                 remedy = "a link is either real or emulated: omit one of them"
                 raise ConfigurationError("--link", f"excludes {option}", link, remedy)
 
-    def _check_ray(self) -> None:
+    def _check_real(self, runner: str) -> None:
+        """Refuse options that a cluster of other machines, such as --ray, does not have."""
         excluded = {
             "--simulate": self.simulate or None,
             "--link": self.link,
@@ -122,11 +127,12 @@ class ClusterOptions:
             "--fault": self.fault or None,
             "--min-workers": self.min_workers,
             "--restart": self.restart or None,
+            "--ray": self.ray if runner == "--spark" else None,
         }
         for option, value in excluded.items():
             if value is not None:
-                remedy = "omit one of the two: workers and links of Ray are not emulated"
-                raise ConfigurationError("--ray", f"excludes {option}", value, remedy)
+                remedy = f"omit one of the two: {runner} uses workers and links as they are"
+                raise ConfigurationError(runner, f"excludes {option}", value, remedy)
 
     def cluster(self) -> Cluster:
         """Return the cluster."""
@@ -158,6 +164,8 @@ class ClusterOptions:
         # Created last, because this loads torch. Invalid options are rejected before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)
+        if self.spark is not None:
+            return pl.Spark(self.spark or None, encrypt=self.encrypt, **options)
         return pl.Simulated(**options) if self.simulate else pl.Local(**options)
 
     def _real_options(self) -> dict[str, Any]:

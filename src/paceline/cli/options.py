@@ -66,7 +66,7 @@ Fault = Annotated[
     Option(
         metavar="FAULT",
         help="Fault to inject: kill:rank=2,at=3s, pause:rank=1,step=40,seconds=5, "
-        "slow:rank=3,factor=4,at=2s,seconds=10 or random:mean=10min,seed=1. May be repeated.",
+        "slow:rank=3,factor=4,at=2s,seconds=10, cut:ranks=0+1,at=6s,seconds=3 or random:mean=10min. May be repeated.",
     ),
 ]
 Deadline = Annotated[
@@ -112,7 +112,7 @@ Encrypt = Annotated[
     bool | None,
     Option(
         "--encrypt/--no-encrypt",
-        help="Encrypt messages of --link tcp or --ray. Default: only between the hosts of --ray.",
+        help="Encrypt messages of --link tcp, --ray or --spark. Default: only between hosts of the latter two.",
         rich_help_panel=_LINKS,
     ),
 ]
@@ -121,6 +121,13 @@ Ray = Annotated[
     Option(
         metavar="[ADDRESS]",
         help="Train on a Ray cluster: auto, or its host:port. Without an address: a private Ray on this machine.",
+    ),
+]
+Spark = Annotated[
+    str | None,
+    Option(
+        metavar="[MASTER]",
+        help="Train in the tasks of a Spark job on this master. Without a master: a private Spark on this machine.",
     ),
 ]
 _KINDS = "Simulated, or emulated by train and compare."
@@ -193,7 +200,8 @@ Against = Annotated[
     list[str] | None,
     Option(
         metavar="BASELINE",
-        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo).",
+        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo), spark "
+        "(MapReduce on Spark).",
     ),
 ]
 Baseline = Annotated[

@@ -58,10 +58,11 @@ def _bare(name: str, summary: str, family: str) -> dict[str, Any]:
 
 
 def _described(name: str) -> dict[str, Any]:
-    from paceline.strategies import ALIASES, find
+    from paceline.strategies import find
     from paceline.strategies.registry.descriptions import description_of, family_of
+    from paceline.strategies.registry.table import word_of
 
-    kind, known = find(name), ALIASES.get(name, name)
+    kind, known = find(name), word_of(name)
     page = description_of(kind)
     return {
         "name": known,

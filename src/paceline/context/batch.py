@@ -28,6 +28,8 @@ class Batch:
 
     If several models are trained in turn, this number selects the model.
     """
+    part: int = 0
+    """Number of this micro-batch in the slice. 0 if it is not divided."""
 
     @property
     def indices(self) -> np.ndarray:

@@ -157,6 +157,13 @@ class Strategy(Protocol):
         """
         return workers > 1
 
+    def steps_ahead(self, workers: int) -> int:
+        """Return how many further steps a worker may begin before the reporter has completed its present one.
+
+        An early end of the run is announced as many steps earlier.
+        """
+        return 0
+
     def roles(self, workers: int) -> Sequence[str]:
         """Return the role of each rank.
 

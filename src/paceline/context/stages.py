@@ -76,7 +76,12 @@ class Stages(Protocol):
         ...
 
     def batch(
-        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+        self,
+        batch: Batch,
+        parts: int | None = None,
+        *,
+        widest: int | None = None,
+        first: int | None = None,
     ) -> AbstractContextManager[Sequence[Batch]]:
         """Return a context manager for the passes of one step. Its value is the micro-batches of the batch.
 
@@ -84,6 +89,10 @@ class Stages(Protocol):
         number (`accumulate`). `widest` is the sample count of the largest batch among several workers. The number of
         micro-batches is then that of the largest batch, and the last ones may be empty. Empty micro-batches are not
         computed. At the end the loss is recorded, and an error is raised if the loss or the gradient is not finite.
+
+        With `first`, micro-batches are numbered from there on, and several batches may be open if their numbers differ.
+        All passes of a batch then use the parameters as they were when it was opened, in spite of later updates. The
+        first backward pass of a batch follows the update with the gradient of the batch before.
         """
         ...
 

@@ -39,6 +39,10 @@ class Binding:
                 self._copies.append((real_view(parameter.data), view))
         self.refresh()
 
+    def is_to(self, flat: Tensor) -> bool:
+        """Return whether the module is bound to this flat tensor."""
+        return self._flat is flat
+
     @property
     def near_bytes(self) -> int:
         """Bytes of the copy on the module's device, if the flat tensor is elsewhere."""

@@ -257,9 +257,8 @@ class Replica:
         `of` is the batches of the gradient; by default the last one that was computed here. If none was, the models to
         update are those of step number `step` of the run. `squares` is the sum of all ranks' `layer_squares`.
         """
-        self.engine.optimization.update(
-            shard, norm, advance=advance, of=self._batches(of), step=step, squares=squares
-        )
+        of, optimization = self._batches(of), self.engine.optimization
+        optimization.update(shard, norm, advance=advance, of=of, step=step, squares=squares)
 
     def _batches(self, of: Sequence[Batch]) -> Sequence[Batch]:
         computed = self.engine.computed

@@ -105,8 +105,8 @@ def micro_batches(batch: Batch, parts: int) -> list[Batch]:
         return [batch]
     bounds = [batch.count * number // parts for number in range(parts + 1)]
     return [
-        Batch(batch.step, batch.start + a, b - a, batch.total, batch.whole, batch.update)
-        for a, b in itertools.pairwise(bounds)
+        Batch(batch.step, batch.start + a, b - a, batch.total, batch.whole, batch.update, part)
+        for part, (a, b) in enumerate(itertools.pairwise(bounds))
     ]
 
 

@@ -43,7 +43,7 @@ class Checked:
 
     entry: Entry
     predicted_s: float
-    """Seconds to the target, or of one batch if the plan has no times to the target."""
+    """Seconds to the target with the seed of the run, or of one batch if the plan has no times to the target."""
     measured_s: float | None
     """None if the run failed or missed the target."""
     reason: str = ""
@@ -214,7 +214,8 @@ def emulated(plan: Plan, entry: Entry) -> Local:
 
 
 def _checked(plan: Plan, entry: Entry, steps: int | None, epochs: float) -> Checked:
-    predicted_s = entry.seconds
+    # Compare runs of one seed: with another one, a run needs another number of steps.
+    predicted_s = entry.batch_seconds if entry.target is None else entry.target.first
     task, strategy, cluster = entry.applied(plan.task, emulated(plan, entry))
     roles = roles_of(parse(strategy), cluster)
     updates = steps

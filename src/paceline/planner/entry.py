@@ -27,6 +27,8 @@ class TargetTime:
     seeds: int
     batches: float
     """Global batches until the target, as a mean."""
+    first: float
+    """Seconds with the seed of the plan, which is that of the runs of `plan.check`."""
 
     @property
     def spread(self) -> float:
@@ -75,7 +77,7 @@ class Entry:
     @property
     def equals_single(self) -> bool:
         """Whether each step gives the weights of one worker with the whole batch. Codecs round what is sent."""
-        return equals_single(self.family) and self.codec is None
+        return equals_single(self.strategy) and self.codec is None
 
     @property
     def codec(self) -> str | None:

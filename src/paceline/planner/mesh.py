@@ -17,7 +17,8 @@ from paceline.model.holding import Holding, Sharding
 from paceline.planner.facts import StoredParts, TaskFacts
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts
-from paceline.schedules.pipeline.timing import StageCosts, steady_ends_s
+from paceline.schedules.pipeline import CONTINUOUS
+from paceline.schedules.pipeline.timing import StageCosts, continuous_step_s, steady_ends_s
 from paceline.strategies.shared.pipelining.program import FINER, Plan
 
 
@@ -160,8 +161,13 @@ class MeshStep:
             seconds[Work.WEIGHTS],
             [self._onward(stage) for stage in range(len(self.stages))],
         )
-        ends_s = steady_ends_s(self.plan.order, self.microbatches, chunks, ranks, costs)
         sums_s, updates_s = zip(*(self._update(rank) for rank in range(ranks)), strict=True)
+        if self.plan.order in CONTINUOUS:
+            step_s = continuous_step_s(
+                self.microbatches, costs, list(map(sum, zip(sums_s, updates_s, strict=True)))
+            )
+            return self._parts_without_flush(step_s, sum(sums_s) / ranks, sum(updates_s) / ranks)
+        ends_s = steady_ends_s(self.plan.order, self.microbatches, chunks, ranks, costs)
         step_s = max(map(sum, zip(ends_s, sums_s, updates_s, strict=True)))
         compute_s, rings_s = self._mean_passes()
         sum_s, update_s = sum(sums_s) / ranks, sum(updates_s) / ranks
@@ -169,6 +175,13 @@ class MeshStep:
         wait_s = step_s - sum(ends_s) / ranks - sum_s - update_s
         return Parts(
             compute=compute_s, communicate=rings_s + sum_s, wait=wait_s, bubble=bubble_s, update=update_s
+        )
+
+    def _parts_without_flush(self, step_s: float, sum_s: float, update_s: float) -> Parts:
+        compute_s, rings_s = self._mean_passes()
+        bubble_s = max(0.0, step_s - compute_s - rings_s - sum_s - update_s)
+        return Parts(
+            compute=compute_s, communicate=rings_s + sum_s, wait=0.0, bubble=bubble_s, update=update_s
         )
 
     def _mean_passes(self) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from paceline.model.holding import Holding
 from paceline.planner.mesh import MeshStep
+from paceline.schedules.pipeline import CONTINUOUS
 from paceline.schedules.pipeline.timing import ActivationBytes, order_of, peak_activations
 
 
@@ -26,7 +27,17 @@ class MeshMemory:
         return max(self._rank_bytes(rank) for rank in range(self.step.places.stages))
 
     def _rank_bytes(self, rank: int) -> int:
-        return round(self._static_bytes(self.step.like(rank)) + self._activation_bytes(rank))
+        holding = self.step.like(rank)
+        return round(self._static_bytes(holding) + self._stashed_bytes(rank) + self._activation_bytes(rank))
+
+    def _stashed_bytes(self, rank: int) -> int:
+        """Return the bytes of the versions of the parameters that an order without a flush stores."""
+        order = CONTINUOUS.get(self.step.plan.order)
+        if order is None:
+            return 0
+        layout = self.step.like(rank).layout
+        versions = order.versions(rank, self.step.places.stages) - 1
+        return versions * layout.length * layout.dtype.itemsize
 
     def _static_bytes(self, holding: Holding) -> int:
         """Return the bytes of parameters, gradients and optimizer state."""
@@ -48,9 +59,12 @@ class MeshMemory:
     def _activation_bytes(self, rank: int) -> float:
         step, plan = self.step, self.step.plan
         ranks = step.places.stages
-        micro = min(step.microbatches, 4 * ranks)  # more do not change the peak, except in GPipe
-        micro = step.microbatches if plan.order == "gpipe" else micro
-        actions = order_of(plan.order, ranks, micro, plan.chunks)[rank]
+        order, micro = plan.order, min(step.microbatches, 4 * ranks)  # more do not change the peak …
+        if order == "gpipe":  # … except here
+            micro = step.microbatches
+        elif order in CONTINUOUS:
+            order, micro = "1f1b", 4 * ranks  # of several batches
+        actions = order_of(order, ranks, micro, plan.chunks)[rank]
         stages = range(rank, len(step.stages), ranks)
         return peak_activations(actions, [self._stages[stage] for stage in stages])
 

@@ -132,6 +132,7 @@ class TargetTimes:
             high=max(seconds),
             seeds=len(seconds),
             batches=mean_s / entry.batch_seconds,
+            first=seconds[0],
         )
         return dataclasses.replace(entry, target=target)
 
@@ -175,6 +176,7 @@ def _scaled(batches: Sequence[float], entry: Entry) -> TargetTime | None:
         high=max(batches) * each_s,
         seeds=len(batches),
         batches=mean,
+        first=batches[0] * each_s,
     )
 
 

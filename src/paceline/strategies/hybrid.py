@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 
 from paceline.collectives import ALGORITHMS
 from paceline.errors import ConfigurationError, UnknownNameError
-from paceline.schedules.pipeline import check_order
+from paceline.schedules.pipeline import CONTINUOUS, check_order
+from paceline.schedules.pipeline import ORDERS as SYNCHRONOUS
 from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 from paceline.strategies.shared.search_space import (
@@ -98,6 +99,9 @@ class Hybrid(SegmentedStrategy):
         check_order(
             self.order, self.pipeline, 1 if self.microbatches is None else self.microbatches, self.chunks
         )
+        if self.order in CONTINUOUS:
+            bound = f"must be one of {', '.join(SYNCHRONOUS)}: rows cannot sum gradients without waiting"
+            raise ConfigurationError("order", bound, self.order, f"use pipeline:order={self.order}")
         if self.data is not None and self.data < 1:
             raise ConfigurationError("data", "must be at least 1", self.data, "leave it out")
         if self.tensor < 1:

@@ -152,6 +152,15 @@ def test_a_decision_survives_json(behind):
     assert Membership.from_values(json.loads(json.dumps(given.to_values()))) == given
 
 
+def test_members_do_not_go_back_to_a_checkpoint_that_is_ahead_of_them():
+    # A checkpoint of step 6 of an earlier generation became complete when the members were in step 3 again.
+    made = agreement()
+    made.saved = lambda until: max(step for step in (0, 2, 6) if step <= until)
+    made.lose(0)
+    arrive(made, r1=2, r2=2, r3=2)
+    assert made.decide(0).first == 2
+
+
 def test_a_worker_that_has_not_drawn_a_batch_yet_continues_with_that_of_the_generation():
     made = agreement(2)
     made.lose(0)

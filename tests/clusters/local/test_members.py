@@ -147,7 +147,7 @@ def test_a_process_joins_when_a_fault_says_so(join):
     assert [rank for rank, _ in run.joined] == [1]
 
 
-@pytest.mark.parametrize("changes", [{}, TCP], ids=["memory", "tcp"])
+@pytest.mark.parametrize("changes", [{}, TCP, {"restart": True}], ids=["memory", "tcp", "restart"])
 def test_a_process_that_is_stopped_for_too_long_is_lost(changes):
     run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0, **changes)
     check_against_single(run, single(0, STEPS))

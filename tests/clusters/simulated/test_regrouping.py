@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 
 import pytest
 import torch
@@ -19,8 +20,9 @@ from tasks import a_task, samples
 from torch import nn
 
 import paceline as pl
+from paceline.checkpoints import Store
 from paceline.errors import PeerLost
-from paceline.faults import Join, Kill
+from paceline.faults import Cut, Join, Kill
 
 STEPS = 6
 
@@ -52,6 +54,21 @@ def test_the_weights_are_those_of_single_whatever_ranks_are_lost(faults):
     run = trained(*faults)
     check_against_single(run, single(0, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    "strategy", ["all-reduce", "sync:placement=worker", "local-sgd:period=2,post_local=100"]
+)
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+def test_neither_a_short_nor_a_long_cut_changes_the_weights(seconds, strategy, restart):
+    run = trained(Cut([1, 3], at=0.021, seconds=seconds), strategy=strategy, restart=restart)
+    check_against_single(run, single(0, STEPS))
+    is_lost = seconds > 15
+    assert {rank for rank, _ in run.lost} == ({1, 3} if is_lost else set())
+    assert {rank for rank, _ in run.joined} == ({1, 3} if is_lost and restart else set())
+    until_s = 0.021 + (15 if is_lost else seconds)
+    assert until_s < run.seconds < until_s + 1
 
 
 @contextlib.contextmanager
@@ -230,6 +247,19 @@ def test_without_a_part_the_others_go_back_to_the_newest_checkpoint(spec, restar
     run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
     check_against_single(run, single(2, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.05])
+def test_a_slow_disk_does_not_change_the_checkpoint_that_a_simulation_goes_back_to(
+    delay_s, tmp_path, monkeypatch
+):
+    write = Store.write
+    monkeypatch.setattr(Store, "write", lambda *given: (time.sleep(delay_s), write(*given)))
+    given = {"task": a_task(**CHANGES[2]), "strategy": "zero:stage=1", "restart": True}
+    faults = [Kill(0, at=0.12), Kill(1, step=5)]
+    run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
+    check_against_single(run, single(2, STEPS))
+    assert [each.first_step for each in run.generations] == [0, 4, 4, 4]
 
 
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():

@@ -7,6 +7,7 @@ is split by rows. A layer before them checks that gradients reach earlier layers
 import pytest
 import torch
 from by_hand import compute_whole
+from conformance.cases import one_in
 from refusals import has, refused
 from tasks import a_task, numbers
 from tensor_by_hand import compute_in_parts, cut_in
@@ -17,8 +18,12 @@ from torch import nn
 from paceline.model.tensor_parallel.rules import RULES
 
 SIZES = (2, 3)
-EVERY = [(name, number) for name, cases in CASES.items() for number in range(len(cases))]
-EVERY_LOSS = [(name, number) for name, losses in LOSSES.items() for number in range(len(losses))]
+EVERY = [
+    (name, number, size) for name, cases in CASES.items() for number in range(len(cases)) for size in SIZES
+]
+EVERY_LOSS = [
+    (name, number, size) for name, losses in LOSSES.items() for number in range(len(losses)) for size in SIZES
+]
 
 
 class Between(nn.Module):
@@ -87,8 +92,7 @@ def test_every_rule_has_a_case():
     assert set(CASES) | set(LOSSES) == set(RULES)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("name", "number"), EVERY)
+@pytest.mark.parametrize(("name", "number", "size"), one_in(3, EVERY))
 def test_an_operation_on_parts_gives_outputs_and_gradients_of_the_whole(name, number, size, used):
     case, loss = CASES[name][number], Recorded()
     assert_gradients_are_those_of_the_whole(task_of(case, loss), size)
@@ -98,8 +102,7 @@ def test_an_operation_on_parts_gives_outputs_and_gradients_of_the_whole(name, nu
         torch.testing.assert_close(part, whole, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("name", "number"), EVERY_LOSS)
+@pytest.mark.parametrize(("name", "number", "size"), one_in(3, EVERY_LOSS))
 def test_a_loss_of_parts_of_the_classes_is_that_of_all(name, number, size, used):
     task = a_task(
         model=lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)).double(),

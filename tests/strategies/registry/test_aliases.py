@@ -4,7 +4,7 @@ import pickle
 import re
 
 import pytest
-from refusals import refused
+from refusals import has, refused
 from tasks import a_task, simulated
 
 import paceline as pl
@@ -48,8 +48,16 @@ def test_a_name_stands_in_one_row():
 
 @pytest.mark.parametrize("name", ALIASES)
 def test_an_alias_is_the_strategy_itself(name):
-    assert type(parse(name)) is STRATEGIES[ALIASES[name]]
-    assert spell(f"{name}:x=1") == f"{ALIASES[name]}:x=1"
+    ours, _, options = ALIASES[name].partition(":")
+    assert type(parse(name)) is STRATEGIES[ours]
+    assert parse(name) == parse(ALIASES[name])
+    assert spell(f"{name}:x=1") == f"{ours}:{options}{',' if options else ''}x=1"
+
+
+def test_an_alias_with_options_takes_more():
+    assert parse("pipedream:stages=2") == parse("pipeline:order=pipedream,stages=2")
+    with refused("pipeline:order", bound=has("once")):
+        parse("pipedream:order=1f1b")
 
 
 def test_parameters_of_ours_go_with_their_word():

@@ -33,7 +33,9 @@ def test_a_codec_with_residuals_is_refused():
         pl.train(a_task(), "all-reduce:codec=sign", simulated(4, min_workers=2), steps=2)
 
 
-@pytest.mark.parametrize("spec", ["sync:servers=2", "sync:placement=all", "local-sgd:codec=topk-0.1"])
+@pytest.mark.parametrize(
+    "spec", ["sync:servers=2", "sync:placement=all", "local-sgd:codec=topk-0.1", "pipeline:order=pipedream"]
+)
 def test_a_variant_whose_ranks_have_parts_of_the_state_is_refused(spec):
     with refused("min_workers", 2, bound=has(spec)):
         pl.train(a_task(), spec, simulated(4, min_workers=2), steps=2)

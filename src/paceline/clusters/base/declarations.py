@@ -28,6 +28,7 @@ class Declarations:
     cuts_model: bool
     divides_batch: Callable[[int], bool]
     syncs_batch_norm: Callable[[int], bool]
+    steps_ahead: Callable[[int], int]
     prepare: Callable[[Context], None]
 
     @classmethod

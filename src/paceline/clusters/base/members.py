@@ -105,7 +105,7 @@ class Agreement:
     fewest: int
     """Minimum number of workers."""
     saved: Callable[[int], int] | None = None
-    """Returns the step of the newest checkpoint up to a step, if all members go back to it."""
+    """Returns the step of the newest checkpoint up to a given step, if all members go back to it."""
     are_apart: bool = False
     """Whether each worker has a model of its own."""
     wanted: int = 0
@@ -220,7 +220,8 @@ class Agreement:
     def _first_step(self, holders: Sequence[int]) -> int:
         """Return the step that the next generation begins with."""
         points = [self._arrived[rank].points for rank in holders if self._arrived[rank].points]
-        if self.saved is not None:  # a later checkpoint was finished when its steps were already dropped
+        if self.saved is not None:
+            # A checkpoint of an earlier generation may become complete late. It is ahead of the members' records.
             return self.saved(max(each[-1] for each in points))
         if self.are_apart:
             return max(set(points[0]).intersection(*points))
@@ -241,7 +242,7 @@ class Agreement:
 
 
 def _newest_checkpoint(job: Job, until: int) -> int:
-    """Return the step of the newest intact checkpoint up to a step. 0 if there is none: the run begins anew."""
+    """Return the step of the newest intact checkpoint up to step `until`. 0 if there is none: the run begins anew."""
     assert job.checkpointing is not None
     found = job.checkpointing.store.newest(good=True, until=until)
     return 0 if found is None else found.step

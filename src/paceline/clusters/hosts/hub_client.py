@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline.clusters.base.silence import patience_s
 from paceline.clusters.hosts.wire import LetterConnection
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import Status, StatusBoard
@@ -26,13 +27,7 @@ from paceline.system import interrupts
 
 BEAT_S = 0.25
 _RETRY_S = 0.05
-_PATIENCE_S = 15.0
 _CLOSED_S = 1.0  # time to read messages that arrived before the hub closed its connection
-
-
-def patience_s(deadline_s: float) -> float:
-    """Return the seconds without a sign of life after which a process or its host counts as lost."""
-    return min(_PATIENCE_S, deadline_s / 2)
 
 
 class HubClient:
@@ -50,8 +45,8 @@ class HubClient:
         self._rank = rank
         self._board = board
         self._deadline_s = deadline_s
-        self._asks = _HubConnection(rank, authenticator, hub, Channel.ASK, deadline_s)
-        self._hears = _HubConnection(rank, authenticator, hub, Channel.HEAR, deadline_s)
+        self._asks = HubConnection(rank, authenticator, hub, Channel.ASK, deadline_s)
+        self._hears = HubConnection(rank, authenticator, hub, Channel.HEAR, deadline_s)
         self._requests = 0
         self._start_s = 0.0
         self._leaves = False  # whether the program has reported how it ended
@@ -176,8 +171,8 @@ class HubClient:
         self._hears.send(letter.word, values, blobs)
 
 
-class _HubConnection:
-    """One of a rank's two connections to the hub. Only one thread uses it."""
+class HubConnection:
+    """A rank's connection to a hub. Only one thread uses it."""
 
     def __init__(
         self, rank: int, authenticator: Authenticator, hub: PeerAddress, channel: Channel, deadline_s: float

@@ -16,6 +16,7 @@ import msgpack
 
 from paceline.clusters.launched.launchers import LaunchedProcess
 from paceline.errors import ConfigurationError, DeadlineError
+from paceline.links.tcp.address import address_towards
 from paceline.system import interrupts
 
 _SO_ATTACH_FILTER = 26
@@ -141,11 +142,7 @@ def _deafen(listener: socket.socket) -> None:
 def own_address(place: LaunchedProcess) -> str:
     """Return this host's address on the route to the rendezvous."""
     try:
-        family, _, _, _, target = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_DGRAM)[0]
+        return address_towards(place.address, place.port)
     except OSError:
         remedy = "set MASTER_ADDR to a name that every host can resolve, or to an IP address"
         raise ConfigurationError("MASTER_ADDR", "must resolve", place.address, remedy) from None
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # connecting a UDP socket sends nothing, but selects an interface
-        address: str = probe.getsockname()[0]
-    return address

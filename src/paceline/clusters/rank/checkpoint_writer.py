@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paceline.checkpoints import BackgroundWriter, Shard, Store
@@ -65,6 +65,8 @@ class CheckpointWriter:
         self._writer = BackgroundWriter(plan.store, tell=_log.warning, since=rank.job.generations.first)
         self._kept_s = time.monotonic()
         self._is_prepared = False
+        self.submitted = (0, 0)
+        """Generation and step of the newest file that this rank has begun to write."""
 
     @property
     def is_due(self) -> bool:
@@ -90,23 +92,31 @@ class CheckpointWriter:
             self._writer.finish(plan.deadline_s)
         shard = snapshot(rank, step, self._notes)
         shard = dataclasses.replace(shard, facts={**shard.facts, **self._trial})
-        if not rank.is_reporter:
-            self._writer.submit(step, shard)
-            return
-        facts = self._facts(step)
-        store, members = self._writer.store, rank.members
-        absent = set() if members is None else set(range(rank.job.ranks)) - set(members)
-        self._writer.submit(step, shard, lambda: self._commit(store, step, facts, absent))
+        facts, store, absent = self._facts(step), self._writer.store, self._absent()
+        commit = (lambda: self._commit(store, step, facts, absent)) if rank.is_reporter else None
+        if self._writer.submit(step, shard, commit):
+            self.submitted = (store.generation, step)
 
     def begin_generation(self, membership: Membership) -> None:
-        """Members have changed. The records of dropped steps are gone.
-
-        A checkpoint that is being written is abandoned: a member that was interrupted writes no file.
-        """
+        """Members have changed. The records of dropped steps are gone, and nobody completes the last checkpoint."""
         self._notes = Notes()
-        if self._writer.under_way is not None:
-            self._writer.store.skip(self._writer.under_way, self._rank.rank, "the members have changed")
+        self.abandon("the members have changed")
         self._writer.store = dataclasses.replace(self._writer.store, generation=membership.generation)
+
+    def abandon(self, reason: str) -> None:
+        """Give up a checkpoint that is being written."""
+        if self._writer.under_way is not None:
+            self._writer.store.skip(self._writer.under_way, self._rank.rank, reason)
+
+    def finish_if(self, submitted: Iterable[tuple[int, int]]) -> None:
+        """Finish the files that are being written. The reporter does so only if all members have submitted theirs.
+
+        For virtual time, where the newest checkpoint must not depend on the speed of this machine.
+        """
+        step = self._writer.under_way
+        present = (self._writer.store.generation, step)
+        if step is not None and (not self._rank.is_reporter or all(each == present for each in submitted)):
+            self._writer.finish(self._plan.deadline_s)
 
     def finish(self) -> None:
         """At the end of the run, wait until all pending files are on disk."""
@@ -128,14 +138,19 @@ class CheckpointWriter:
             "model": model_facts(rank),
         }
 
+    def _absent(self) -> set[int]:
+        """Return the ranks that are not members. They write no files."""
+        members = self._rank.members
+        return set() if members is None else set(range(self._rank.job.ranks)) - set(members)
+
     def _commit(self, store: Store, step: int, facts: dict[str, Any], absent: set[int]) -> None:
-        """Commit the checkpoint. Runs in the writer's thread. `absent` are ranks that are not members."""
-        ranks = self._rank.job.ranks
-        if self._rank.is_lost(self._rank.rank):  # in virtual time, the threads of a dead rank go on
-            raise OSError(None, "its reporter is lost")
-        for lost in absent.union(filter(self._rank.is_lost, range(ranks))):
+        """Commit the checkpoint. Runs in the writer's thread."""
+        job = self._rank.job
+        if not job.returns_to_checkpoint:  # it can do without the parts of ranks that are lost meanwhile
+            absent = absent.union(filter(self._rank.is_lost, range(job.ranks)))
+        for lost in sorted(absent):
             store.write(step, Shard(rank=lost, tensors={}, facts={LOST: True}))
-        store.commit(step, ranks, facts, deadline_s=self._plan.deadline_s)
+        store.commit(step, job.ranks, facts, deadline_s=self._plan.deadline_s)
 
 
 def _last_metric(rank: Rank) -> float | None:

@@ -35,10 +35,12 @@ class Endings:
             self._stops = self._stops or ends
             return
         # Other ranks may have begun the next step. None can complete it without this rank. So the next step is the last
-        # one for all ranks, in every cluster.
+        # one for all ranks, in every cluster. If ranks begin several steps at a time, it is the one after those.
+        job = self._rank.job
+        last = step + 1 + job.declared.steps_ahead(job.workers)
         if ends:
-            self._rank.end_after(step + 1)
-        self._keep_after(step + 1)
+            self._rank.end_after(last)
+        self._keep_after(last)
 
     def at_meeting(self, step: int, *, ends: bool = False) -> None:
         """Handle a meeting on the reporter. All workers have stopped after this step, so it can be the last one."""

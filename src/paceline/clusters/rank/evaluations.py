@@ -92,7 +92,8 @@ class Evaluations:
             rank.announce(updates // every, self._announced)
 
     def refuse_plateaus(self) -> None:
-        """Refuse a schedule that depends on the metric. Independent ranks would receive it at different updates."""
+        """Refuse a schedule that depends on the metric. Ranks that do not wait would receive it at different
+        updates."""
         if self._rank.model.replica.updates.wait_for_metric:
             remedy = "choose a schedule that goes by updates, or a strategy whose workers keep step"
             bound = "must not need a metric where workers update at their own pace"

@@ -122,6 +122,10 @@ class Learner(ABC, Generic[R]):
         return self.replica.gradient
 
     @property
+    def gradient_codec(self) -> str:
+        return "none" if self.replica.task.precision == "fp32" else "bf16"
+
+    @property
     def buffers(self) -> Sequence[Tensor]:
         return self.replica.buffers
 
@@ -144,6 +148,8 @@ class Learner(ABC, Generic[R]):
     def _look_before_update(self, shard: slice | None) -> None:
         """Step a schedule that depends on the metric. Refuse a moving average if this rank has only a part."""
         ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
+        if ctx.job.declared.steps_ahead(ctx.job.workers):
+            ctx.log.evaluations.refuse_plateaus()
         resumed, self.resumed_metric = self.resumed_metric, None
         # The reporter announced the metric before it took part in this update, so every rank has it by now. It may
         # already have announced the next one, if this rank is slow.

@@ -42,15 +42,18 @@ KINDS = {
 class RankStages(ModelCut[R]):
     """The segments of one rank. Its subclasses satisfy `paceline.context.Stages`."""
 
-    __slots__ = ("_losses", "_micros", "_passes", "_wanted")
+    __slots__ = ("_losses", "_micros", "_passes", "_pinned", "_wanted")
 
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         super().__init__(ctx, learner)
-        self._micros: list[Batch] = []
+        self._micros: dict[int, Batch] = {}
+        """Micro-batches of the open batches, by number."""
+        self._pinned: dict[int, bool] = {}
+        """Open batches that pin a version of the parameters, by step: whether their backward passes have begun."""
         self._wanted: dict[tuple[int, int], tuple[bool, ...]] = {}
         """Which inputs of a segment need a gradient, by segment and micro-batch, if a tensor group reduces them."""
-        self._losses: list[tuple[int, float | None]] = []
-        """Samples and loss of each micro-batch of the last segment."""
+        self._losses: dict[int, list[tuple[int, float | None]]] = {}
+        """Samples and loss of each micro-batch of the last segment, by step."""
         self._passes: dict[tuple[str, int, int, int], Pass] = {}
         """Cached by direction, segment, and sample counts of the micro-batch and of the batch. Few combinations
         occur."""
@@ -72,19 +75,48 @@ class RankStages(ModelCut[R]):
 
     @contextmanager
     def batch(
-        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+        self,
+        batch: Batch,
+        parts: int | None = None,
+        *,
+        widest: int | None = None,
+        first: int | None = None,
     ) -> Iterator[Sequence[Batch]]:
         part = self._part()
         parts = part.task.accumulate if parts is None else parts
-        self._losses = []
-        self._micros = micro_batches(batch, parts)
+        micros = micro_batches(batch, parts)
         if widest is not None:
             empty = Batch(batch.step, batch.start, 0, batch.total, batch.whole, batch.update)
-            self._micros += [empty] * (min(parts, widest) - len(self._micros))
-        part.begin_batch()
-        yield self._micros
+            micros += [empty] * (min(parts, widest) - len(micros))
+        self._open(batch, micros, first)
+        yield micros
         part.end_batch()
         self._end_batch(batch, part)
+        if first is not None:
+            self._close(batch.step)
+
+    def _open(self, batch: Batch, micros: Sequence[Batch], first: int | None) -> None:
+        if first is None:
+            self._losses, self._micros = {}, dict(enumerate(micros))
+            self._part().begin_batch()
+        else:
+            self._micros.update(enumerate(micros, start=first))
+            self._pinned[batch.step] = False
+            self._part().engine.keep_versions().pin(batch.step)
+
+    def _close(self, step: int) -> None:
+        self._micros = {number: micro for number, micro in self._micros.items() if micro.step != step}
+        del self._pinned[step]
+        self._part().engine.keep_versions().unpin(step)
+
+    def _bind(self, part: Replica, step: int, *, is_backward: bool = False) -> None:
+        """Before a pass: bind the version of the parameters that its batch uses, if it pins one."""
+        if step not in self._pinned:
+            return
+        if is_backward and not self._pinned[step]:
+            self._pinned[step] = True
+            part.begin_batch()
+        part.engine.keep_versions().bind(step)
 
     def forward(
         self, segments: Sequence[int], micro: int, given: BoundaryValues, net: Net | None = None
@@ -110,10 +142,11 @@ class RankStages(ModelCut[R]):
         batch, part = self._micros[micro], self._part()
 
         def run() -> BoundaryValues:
+            self._bind(part, batch.step)
             made = part.forward(segment, batch, micro, self._ctx.data.source, given)
             if isinstance(made, BoundaryValues):
                 return made
-            self._losses.append((batch.count, None if made is None else made.item()))
+            self.note_micro_loss(micro, None if made is None else made.item())
             return BoundaryValues()
 
         return self._timed(_FORWARD, self._pass("forward", segment, batch), micro, run)
@@ -149,9 +182,10 @@ class RankStages(ModelCut[R]):
     def _backward(
         self, segment: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart
     ) -> Awaitable[Sequence[Tensor]]:
-        held = self._part()
+        held, step = self._part(), self._micros[micro].step
 
         def run() -> Sequence[Tensor]:
+            self._bind(held, step, is_backward=True)
             return held.backward(segment, micro, gradients, part)
 
         return self._timed(KINDS[part], self._pass(part, segment, self._micros[micro]), micro, run)
@@ -171,30 +205,22 @@ class RankStages(ModelCut[R]):
         )
         return self._timed(KINDS[way], one, micro, run, processor_s)
 
-    def note_micro_loss(self, micro: int, loss: float) -> None:
-        """Note the loss of a micro-batch that was computed through the whole model."""
-        self._losses.append((self._micros[micro].count, loss))
+    def note_micro_loss(self, micro: int, loss: float | None) -> None:
+        """Note the loss of a micro-batch. None if it was not computed."""
+        batch = self._micros[micro]
+        self._losses.setdefault(batch.step, []).append((batch.count, loss))
 
     @property
     def source(self) -> Source:
         return self._ctx.data.source
 
     def _end_batch(self, batch: Batch, part: Replica) -> None:
-        ctx = self._ctx
+        ctx, losses = self._ctx, self._losses.pop(batch.step, [])
         # The first rank of a tensor group records the loss of all.
-        if self._losses and self._position == 0:  # this rank has the last segment
-            self._learner.note_loss(batch, self._mean_loss(batch))
+        if losses and self._position == 0:  # this rank has the last segment
+            self._learner.note_loss(batch, _mean_loss(losses, batch.count))
         elif part.not_finite is not None:
             raise GradientNotFiniteError(ctx.rank, ctx.step, part.not_finite)
-
-    def _mean_loss(self, batch: Batch) -> float | None:
-        """Return the mean loss of the batch; None if it was not computed."""
-        total = 0.0
-        for count, loss in self._losses:
-            if loss is None:
-                return None
-            total += count / batch.count * loss
-        return total
 
     def _pass(self, way: str, segment: int, batch: Batch) -> Pass:
         key = way, segment, batch.count, batch.total
@@ -241,3 +267,13 @@ class RankStages(ModelCut[R]):
 
     def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
         return collect(self._ctx.log, self._part(), step, net, segments)
+
+
+def _mean_loss(losses: Sequence[tuple[int, float | None]], samples: int) -> float | None:
+    """Return the mean loss of a batch of this many samples; None if it was not computed."""
+    total = 0.0
+    for count, loss in losses:
+        if loss is None:
+            return None
+        total += count / samples * loss
+    return total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,28 +14,23 @@ import numpy as np
 
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.hosts.actor import RankActor
+from paceline.clusters.hosts.code import own_modules, own_path
 from paceline.clusters.hosts.hub import Hub
-from paceline.clusters.hosts.rank import Assignment
-from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
+from paceline.clusters.hosts.starting import LOOPBACK, START_S, check_installed, new_terms, pack
+from paceline.clusters.hosts.table import Member, Table, Whereabouts, whereabouts
 from paceline.clusters.process.letters import read_error
-from paceline.clusters.process.payload import NOT_SENT, Packed
-from paceline.clusters.ray.actor import RankActor
-from paceline.clusters.ray.code import own_modules, own_path, travelling_by_value
 from paceline.clusters.ray.connection import connected, import_ray
 from paceline.clusters.ray.placement import Placement
 from paceline.errors import DeadlineError, PeerLost, RunError
-from paceline.links.tcp import RUN_ID_BYTES
 from paceline.runs.run import Progress
 from paceline.system import interrupts
-from paceline.system.user_code import user_code
 
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
 
-_LOOPBACK = "127.0.0.1"
 _ENDED_S = 10.0  # how long Ray may take to report that a process has ended
 _POLL_S = 0.5  # how often a wait checks for an interrupt
-_START_S = 60.0  # minimum start timeout: a busy host needs time to load torch
 
 
 class Fleet:
@@ -76,17 +70,20 @@ class Fleet:
         cluster, chosen = self._cluster, self._choose(job.ranks)
         places = [self._places[actor] for actor in chosen]
         spans_hosts = len({place.host for place in (whereabouts(), *places)}) > 1
-        encrypt = spans_hosts if cluster.encrypt is None else cluster.encrypt
-        run_id = secrets.token_bytes(RUN_ID_BYTES)
-        token = b"" if encrypt else secrets.token_bytes(16)
-        terms: dict[str, Any] = {"encrypt": encrypt, "token": token, "ports": cluster.ports}
-        bind = self._ray.util.get_node_ip_address() if spans_hosts else _LOOPBACK
-        hub = Hub(job, run_id=run_id, bind=bind, deadline_s=cluster.deadline_s, **terms)
+        terms = new_terms(cluster, spans_hosts=spans_hosts)
+        bind = self._ray.util.get_node_ip_address() if spans_hosts else LOOPBACK
+        hub = Hub(job, bind=bind, deadline_s=cluster.deadline_s, **terms)
         try:
             handed = self._hand_out(job, chosen, spans_hosts=spans_hosts)
-            binds = [self._placement.addresses[actor] if spans_hosts else _LOOPBACK for actor in chosen]
-            members = self._join(chosen, handed, binds, run_id=run_id, **terms)
-            table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.address, members=members)
+            binds = [self._placement.addresses[actor] if spans_hosts else LOOPBACK for actor in chosen]
+            members = self._join(chosen, handed, binds, **terms)
+            table = Table(
+                run_id=terms["run_id"],
+                token=terms["token"],
+                encrypt=terms["encrypt"],
+                hub=hub.address,
+                members=members,
+            )
             outcomes = hub.work(table, self._send_to_work(chosen, table), progress, consult)
             outcomes[job.reporter].facts["ray"] = self._ray.__version__
             return outcomes
@@ -111,26 +108,13 @@ class Fleet:
                 self._actors.append(remote.options(**options, max_restarts=0, max_task_retries=0).remote())
             # Ray pickles the class when it starts the first actor, so wait for the start inside this block.
             answers = self._ask(range(self.ranks), "versions")
-        _check(answers)
+        check_installed(answers)
 
     def _hand_out(self, job: Job, chosen: Sequence[int], *, spans_hosts: bool) -> list[tuple[str, int]]:
         """Send the task and its objects once to each host. Return the path and size for each rank."""
-        cluster = self._cluster
         said = (own_path(), os.getcwd(), own_modules())
         missing = {name for names in self._ask(chosen, "look", [said] * job.ranks) for name in names}
-        assignment = Assignment(
-            job=job,
-            stragglers=cluster.stragglers,
-            deadline_s=cluster.deadline_s,
-            threads=cluster.threads,
-            device=cluster.device_word,
-        )
-        with user_code(NOT_SENT), travelling_by_value(sorted(missing)):
-            # Another host may not have the files that are mapped on this one.
-            packed = Packed(assignment, files=not spans_hosts)
-        packed.say_what_is_copied()
-        memory = packed.store()
-        memory.close_fd()
+        memory = pack(self._cluster, job, missing, spans_hosts=spans_hosts)
         stored = self._ray.put(np.frombuffer(memory.view, dtype=np.uint8))
         leaders = {self._places[actor].host: actor for actor in reversed(chosen)}
         answers = self._ask(list(leaders.values()), "keep", [(stored,)] * len(leaders))
@@ -168,7 +152,7 @@ class Fleet:
                 actors, given or [()] * len(actors), named or [{}] * len(actors), strict=True
             )
         ]
-        wait_s = max(self._cluster.deadline_s, _START_S)
+        wait_s = max(self._cluster.deadline_s, START_S)
         until_s = time.monotonic() + wait_s
         hosts = [self._placement.host_names[actor] for actor in actors]
         return [
@@ -181,7 +165,7 @@ class Fleet:
         try:
             return self._wait_for(future, until_s)
         except errors.GetTimeoutError:
-            raise DeadlineError(-1, "starting", who, max(self._cluster.deadline_s, _START_S)) from None
+            raise DeadlineError(-1, "starting", who, max(self._cluster.deadline_s, START_S)) from None
         except errors.RayTaskError as error:
             raise RunError(f"{who} could not start:\n{error}") from None
         except errors.RayError as error:
@@ -235,20 +219,6 @@ def _by_value(ray: Any) -> Iterator[None]:
         yield
     finally:
         ray.cloudpickle.unregister_pickle_by_value(sys.modules[RankActor.__module__])
-
-
-def _check(answers: Sequence[tuple[str, int, dict[str, str | None]]]) -> None:
-    """Refuse hosts that have other versions than the driver, before anything is used there."""
-    ours = whereabouts().versions
-    found = []
-    for rank, (host_name, pid, versions) in enumerate(answers):
-        lacking = [package for package, version in versions.items() if version is None]
-        if lacking:
-            remedy = f"install {lacking[0]} {ours[lacking[0]]} there, the version of the driver"
-            raise RunError(f"rank {rank} on host {host_name} has no {lacking[0]}; {remedy}")
-        known = {package: version or "" for package, version in versions.items()}
-        found.append(Whereabouts(host="", host_name=host_name, pid=pid, versions=known))
-    check_versions(found, ours)
 
 
 def how_it_ended(error: Exception) -> str:

@@ -12,6 +12,7 @@ from paceline.clusters.base.checks import (
     check_deadline,
     check_device_word,
     check_flag,
+    check_ports,
     check_real_stragglers,
     check_threads,
     check_workers,
@@ -69,7 +70,7 @@ class Ray(Cluster):
         _check_address(self.address)
         check_workers(self.workers, at_most=MAX_RANKS - 1)
         _check_resources(self.resources)
-        _check_ports(self.ports)
+        check_ports(self.ports)
         check_flag("spread", self.spread)
         check_flag("encrypt", self.encrypt, optional=True)
         counts = isinstance(self.servers, int) and not isinstance(self.servers, bool)
@@ -154,11 +155,3 @@ def _check_resources(resources: object) -> None:
             raise ConfigurationError("resources", "must have names as keys", name, remedy)
         if not isinstance(amount, (int, float)) or isinstance(amount, bool) or not 0 < amount < math.inf:
             raise ConfigurationError(f"resources[{name!r}]", "must be above 0", amount, remedy)
-
-
-def _check_ports(ports: object) -> None:
-    if ports is None:
-        return
-    if not isinstance(ports, range) or not ports or not all(1 <= p <= 65535 for p in (ports[0], ports[-1])):
-        remedy = "such as range(20000, 20100), open between the hosts"
-        raise ConfigurationError("ports", "must be a range of ports, from 1 to 65535", ports, remedy)

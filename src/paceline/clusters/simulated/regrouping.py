@@ -6,6 +6,7 @@ first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from paceline.clusters.base.news import add_former, drop_entries, enter_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
-from paceline.clusters.simulated.fault_injector import FaultInjector, FaultyContext, end_the_run
+from paceline.clusters.simulated.fault_injector import KILLED, FaultInjector, end_the_run
+from paceline.clusters.simulated.faulty_context import FaultyContext
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import Event
@@ -56,12 +58,15 @@ class Regrouping(FaultInjector):
     def _new_context(self, rank: int) -> RegroupingContext:
         return RegroupingContext(self, self._world, self._job, rank, self.make_replica(rank))
 
-    def kill(self, rank: int) -> None:
+    def kill(self, rank: int, how: str = KILLED) -> None:
         if not self._job.can_lose(rank):
-            super().kill(rank)
+            super().kill(rank, how)
             return
+        self.finish_files()
         context = self._contexts[rank]
-        self._reasons[rank] = reason = f"killed by pl.faults in step {context.step}"
+        if context.checkpoint_writer is not None:
+            context.checkpoint_writer.abandon("it is lost")
+        self._reasons[rank] = reason = f"{how} in step {context.step}"
         self._network.fall_back(rank)
         for process in context.processes:
             process.stop()
@@ -122,6 +127,7 @@ class Regrouping(FaultInjector):
         if self.agreement.is_lost:
             self._end_run(NO_STATE)
             return
+        self.finish_files()
         dead = [each for rank in range(self._job.ranks) for each in self._of(rank).dead]
         recorded = max((each.records_told for each in dead), default=0)
         decision = self.agreement.decide(recorded)
@@ -134,6 +140,20 @@ class Regrouping(FaultInjector):
                 each.drop_told(decision.first)
         for rank in self.agreement.members:
             self._of(rank).meeting.decide(decision)
+
+    def finish_files(self) -> None:
+        """Wait until the files of checkpoints are on disk for which all ranks have submitted their state.
+
+        This takes no virtual time. A run that goes back to a checkpoint does not depend on the speed of this machine.
+        """
+        if not self._job.returns_to_checkpoint:
+            return
+        programs = [[*self._of(rank).formers, self._of(rank)] for rank in range(self._job.ranks)]
+        submitted = [max(each.submitted for each in of_rank) for of_rank in programs]
+        needed = [submitted[member] for member in self.agreement.present.members]
+        for each in sorted(itertools.chain(*programs), key=lambda each: each.is_reporter):
+            if each.checkpoint_writer is not None:
+                each.checkpoint_writer.finish_if(needed)
 
     def _of(self, rank: int) -> RegroupingContext:
         context = self._contexts[rank]
@@ -201,6 +221,11 @@ class RegroupingContext(FaultyContext):
         """Number of records that this rank has told the driver."""
         return self._told.records[-1]["step"] if self._told.records else 0
 
+    @property
+    def submitted(self) -> tuple[int, int]:
+        """Generation and step of the newest file that this rank has begun to write."""
+        return (0, 0) if self.checkpoint_writer is None else self.checkpoint_writer.submitted
+
     def drop_told(self, first: int) -> None:
         drop_entries(self._told, first)
 
@@ -227,6 +252,9 @@ class RegroupingContext(FaultyContext):
         if not self._regrouping.arrive(self.rank, arrival):
             return None
         return await self.meeting
+
+    def settle(self) -> None:
+        self._regrouping.finish_files()
 
     def rebuild_model(self) -> None:
         self.model = SimulatedLearner(self, self._regrouping.make_replica(self.rank))

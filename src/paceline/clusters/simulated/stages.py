@@ -75,7 +75,7 @@ class SimulatedStages(RankStages["SimulatedContext"]):
 
         def run() -> BoundaryValues:
             if segments[-1] + 1 == len(self.segments):
-                self._losses.append((batch.count, None))
+                self.note_micro_loss(micro, None)
             return tracker.forward_through(segments, batch, micro, given)
 
         return self._through("forward", segments, micro, net, run)

@@ -69,6 +69,14 @@ def resolve(bind: str) -> str:
     return address
 
 
+def address_towards(host: str, port: int) -> str:
+    """Return this host's address on the route to another one. Raise OSError if the name does not resolve."""
+    family, _, _, _, target = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)[0]
+    with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+        probe.connect(target)  # connecting a UDP socket sends nothing, but selects an interface
+        return str(probe.getsockname()[0])
+
+
 def _refused(bind: str, port: int, error: OSError) -> ConfigurationError:
     if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
         bound, remedy = "must be an address of this host", "`ip address` lists them"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.model.cutting.layers import Layers, TrialSamples
     from paceline.model.hooks.blocks import BlockLayers
     from paceline.model.hooks.hooked_pass import HookedPass
+    from paceline.model.versions import Versions
 
 
 class Whole(Protocol):
@@ -163,6 +164,10 @@ class Engine(Protocol):
     @property
     def stage_tracker(self) -> StageTracker | None:
         """None if the engine computes, because reductions then need the values of other ranks."""
+        ...
+
+    def keep_versions(self) -> Versions:
+        """Return the versions of the parameters. From now on, batches can pin them."""
         ...
 
     @property

@@ -85,6 +85,18 @@ class FlatStore:
         self._account.hold("parameters", self._holding.parameter_bytes + self._binding.near_bytes)
         self._account.hold("gradients", self._holding.gradient_bytes)
 
+    def move_to(self, parameters: Tensor) -> None:
+        """Store the parameters in other memory of their device, which has their values already."""
+        self.parameters = parameters
+        self.bind(parameters)
+
+    def bind(self, parameters: Tensor) -> None:
+        """Bind other parameters to the module, until the next call."""
+        if self._binding.is_to(parameters):
+            self._binding.refresh()
+        else:
+            self._binding.hold(parameters)
+
     def refresh(self) -> None:
         """Update the module's copies of parameters."""
         self._binding.refresh()

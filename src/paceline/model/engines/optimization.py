@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from paceline.context import Batch
 from paceline.model.devices import Accelerator
+from paceline.model.engines.flat_store import FlatStore
 from paceline.model.holding import Holding
 from paceline.model.memory import Account
 from paceline.model.memory.computed import OptimizerMeter
 from paceline.model.optimizer.flat_groups import Memory
 from paceline.model.optimizer.updates import Updates, rows_of
+from paceline.model.versions import TorchVersions
 from paceline.task.task import Task
 
 
@@ -33,7 +35,9 @@ class TorchOptimization:
         self._task = task
         self._holding = holding
         self._accelerator = accelerator
+        self._account = account
         self._meter = OptimizerMeter(account)
+        self._versions: TorchVersions | None = None
         own = holding.own_slices
         own = None if own is None else [each for each in own if each.start < each.stop]
         self.updates = Updates(task, optimized, holding.layout, memory, own)
@@ -60,6 +64,8 @@ class TorchOptimization:
         step: int,
         squares: Tensor | None = None,
     ) -> None:
+        if self._versions is not None:
+            self._versions.advance()
         if self._holding.segments is not None and not self._holding.layout.length:
             return  # a stage without trainable parameters
         if self._accelerator is not None:
@@ -69,6 +75,12 @@ class TorchOptimization:
         self._meter.note_update(self.updates, len(self._task.turns))
         if self._accelerator is not None:
             self._accelerator.end()
+
+    def keep_versions(self, store: FlatStore) -> TorchVersions:
+        """Return the versions of the parameters, which are in this store."""
+        if self._versions is None:
+            self._versions = TorchVersions(store, self.updates, self._account)
+        return self._versions
 
     def advance_schedule(self, updates: int) -> None:
         self.updates.of().advance_schedule(updates)

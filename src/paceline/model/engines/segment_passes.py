@@ -75,14 +75,17 @@ class SegmentPasses:
     def forward(
         self, segment: int, batch: Batch, part: int, samples: Source, given: BoundaryValues
     ) -> BoundaryValues | Tensor:
-        """Return a segment's outputs for micro-batch `part` of the batch. The last segment returns the loss."""
+        """Return a segment's outputs for a micro-batch. The last segment returns the loss.
+
+        `part` identifies the micro-batch among those in flight.
+        """
         is_last = segment + 1 == len(self._cut.segments)
         takes_arguments = self._cut.needs_arguments(segment)
         content: Any = None
         if is_last or takes_arguments:
-            content = self._inputs.fetch(batch, samples, part)
+            content = self._inputs.fetch(batch, samples, batch.part)
         else:
-            self._inputs.seed_part(batch, part)
+            self._inputs.seed_part(batch, batch.part)
         if given.chance is not None:
             torch.default_generator.set_state(given.chance)
         arguments = self._cut.arguments(self._task, self._module, content) if takes_arguments else None

@@ -26,6 +26,7 @@ from paceline.model.holding import Sharding
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.shape_segments import SegmentActivations
 from paceline.model.stages.arranged import length_after
+from paceline.model.versions import ShapeVersions
 from paceline.task.task import Task
 
 
@@ -71,6 +72,9 @@ class ShapeEngine:
         self.logged: dict[str, float] = {}
         self.computed: Batch | None = None
         self.optimization = ShapeOptimization(model, model.holding, None)
+
+    def keep_versions(self) -> ShapeVersions:
+        return self.optimization.keep_versions(self.parameters.numel() * self.parameters.itemsize)
 
     @property
     def task(self) -> Task:

@@ -12,6 +12,7 @@ from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.holding import Holding
 from paceline.model.memory import Account
 from paceline.model.optimizer.updates import Updates
+from paceline.model.versions import ShapeVersions
 
 _NOTHING = object()
 
@@ -19,7 +20,7 @@ _NOTHING = object()
 class ShapeOptimization:
     """Shape-only version of `TorchOptimization`."""
 
-    __slots__ = ("_account", "_booked", "_holding", "_model", "_state_bytes")
+    __slots__ = ("_account", "_booked", "_holding", "_model", "_state_bytes", "_versions")
 
     def __init__(self, model: ShapeModel, holding: Holding, account: Account | None) -> None:
         """`account` is None if memory is not recorded."""
@@ -27,6 +28,7 @@ class ShapeOptimization:
         self._holding = holding
         self._account = account
         self._booked: object = _NOTHING  # shard whose state was recorded last
+        self._versions: ShapeVersions | None = None
         self._state_bytes: dict[tuple[int, int] | None, int] = {}  # by shard that is updated
 
     @property
@@ -49,6 +51,8 @@ class ShapeOptimization:
         step: int,
         squares: Tensor | None = None,
     ) -> None:
+        if self._versions is not None:
+            self._versions.advance()
         if shard is self._booked:  # most ranks update the same shard every time
             return
         self._booked = shard
@@ -61,6 +65,12 @@ class ShapeOptimization:
             whole, state = self._model.holding.layout, self._model.memory.optimizer_state()
             nbytes = self._state_bytes[key] = holding.optimizer_bytes(whole, state, shard)
         self._account.hold("optimizer", nbytes)
+
+    def keep_versions(self, nbytes: int) -> ShapeVersions:
+        """Return the versions of the parameters. Each has `nbytes` bytes."""
+        if self._versions is None:
+            self._versions = ShapeVersions(nbytes, self._account)
+        return self._versions
 
     def advance_schedule(self, updates: int) -> None:
         pass

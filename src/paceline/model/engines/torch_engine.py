@@ -37,13 +37,13 @@ from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
+from paceline.model.versions import TorchVersions
 
 
 class TorchEngine:
     """A module, its parameters and gradients, and the passes through it.
 
-    Memory is allocated on first use, only for the parameters in the holding. So a rank that holds a part of a model
-    never has memory for the whole model.
+    Memory is allocated on first use, and only for the parameters in the holding.
     """
 
     stage_tracker = None
@@ -83,9 +83,8 @@ class TorchEngine:
         self.optimization = TorchOptimization(settings.task, every, *parts)
         self._compiled: Any = None
         self.computed: Batch | None = None
-        self._released_bytes = 0
+        self._released_bytes, self.device_s = 0, 0.0
         self.inspection = TorchInspection(self, cut, assembled)
-        self.device_s = 0.0
 
     @classmethod
     def of(cls, settings: Settings, module: nn.Module, device: torch.device | None = None) -> TorchEngine:
@@ -98,8 +97,7 @@ class TorchEngine:
         return cls(replace(settings, loss_scale=scale), module, Holding.of(module))
 
     def twin(self) -> TorchEngine:
-        module = self.task.build_model(self.settings.seed)
-        return TorchEngine.of(self.settings, module, self.device)
+        return TorchEngine.of(self.settings, self.task.build_model(self.settings.seed), self.device)
 
     # What the rank holds
 
@@ -130,6 +128,9 @@ class TorchEngine:
     def shards(self) -> ShardStore:
         return ShardStore(self.module, self.holding, self.device, self.account, self._values)
 
+    def keep_versions(self) -> TorchVersions:
+        return self.optimization.keep_versions(self.flat)
+
     @cached_property
     def flat_buffers(self) -> FlatBuffers:
         return FlatBuffers(self.module)
@@ -137,8 +138,7 @@ class TorchEngine:
     def layers(
         self, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        here = samples.to(self.device)
-        return layers_or_blocks(self.task, self.module, here, tensor, sequence, hooks)
+        return layers_or_blocks(self.task, self.module, samples.to(self.device), tensor, sequence, hooks)
 
     def hold(
         self,

@@ -109,6 +109,13 @@ class Updates:
                 self.kept.fill(key, made)
         return found
 
+    def move_to(self, parameters: Tensor) -> None:
+        """Update these flat parameters from now on. They have the values of the present ones."""
+        for each in self.by_shard.values():
+            for optimizer in each.by_name.values():
+                for piece, start in optimizer.pieces():
+                    piece.data = parameters[start : start + piece.numel()].view_as(piece)
+
     def forget(self) -> None:
         self.by_shard.clear()
         self.kept = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -144,6 +144,23 @@ def steady_ends_s(name: str, microbatches: int, chunks: int, ranks: int, costs: 
             return [c + groups * step for c, (_, step) in zip(three, steps, strict=True)]
         few, more = few + more, 2 * more
     return _ends_s(_program(name, ranks, microbatches, chunks), costs)
+
+
+def continuous_step_s(microbatches: int, costs: StageCosts, updates_s: Sequence[float]) -> float:
+    """Return the seconds of a step of an order without a flush, in the steady state.
+
+    All ranks follow 1F1B. `updates_s` is the time of an update on each rank. It delays the rank's next pass, but no
+    message.
+    """
+    ranks = len(costs.forward_s)
+    # Updates are spread over the micro-batches of a step: in the long run they take the same time.
+    shares_s = [
+        seconds + update_s / microbatches
+        for seconds, update_s in zip(costs.forward_s, updates_s, strict=True)
+    ]
+    spread = replace(costs, forward_s=shares_s)
+    few, more = (max(_ends_s(_program("1f1b", ranks, count, 1), spread)) for count in (4 * ranks, 8 * ranks))
+    return microbatches * (more - few) / (4 * ranks)
 
 
 @dataclass(frozen=True, slots=True)

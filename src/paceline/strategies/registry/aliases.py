@@ -18,7 +18,7 @@ class OtherSystem:
     names: tuple[str, ...]
     """Strategy names that users of the other system might write."""
     ours: str = ""
-    """The equivalent strategy here; empty if there is none. `names` are then its aliases."""
+    """The equivalent spec here, such as "all-reduce". `names` are then its aliases. Empty if there is none."""
     instead: str = ""
     """Text for the error message if there is no equivalent: a predicate, then what to write."""
     differs: str
@@ -133,12 +133,26 @@ OTHER_SYSTEMS: tuple[OtherSystem, ...] = (
         "With more workers than `size`, the groups divide the batch, as in theirs.",
     ),
     OtherSystem(
-        system="GPipe, PipeDream",
+        system="GPipe",
         thing="",
-        names=("gpipe", "pipedream", "pipeline-parallel", "1f1b"),
+        names=("gpipe", "pipeline-parallel", "1f1b"),
         ours="pipeline",
-        differs="GPipe's order is `pipeline:order=gpipe`. PipeDream's is the default, `1f1b`, with one update per "
-        "batch: there is only one version of the weights.",
+        differs="GPipe's order is `pipeline:order=gpipe`. The default is `1f1b`, PipeDream's order with one update per "
+        "batch (PipeDream-Flush).",
+    ),
+    OtherSystem(
+        system="PipeDream",
+        thing="",
+        names=("pipedream",),
+        ours="pipeline:order=pipedream",
+        differs="Theirs also replicates stages, and profiles the model to choose the cuts. Ours counts operations.",
+    ),
+    OtherSystem(
+        system="PipeDream-2BW",
+        thing="",
+        names=("pipedream-2bw",),
+        ours="pipeline:order=pipedream-2bw",
+        differs="Theirs also chooses the number of stages, and of copies of the pipeline. Ours has one pipeline.",
     ),
     OtherSystem(
         system="PyTorch",

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.schedules.pipeline import CONTINUOUS
+
 SYNCHRONOUS = ("map-reduce", "all-reduce", "sync", "central-storage")
 """Strategies in which every update uses the whole batch."""
 
@@ -39,9 +41,11 @@ def family_of(name: str) -> str:
     return next((family for family, names in FAMILIES.items() if name in names), OTHERS)
 
 
-def equals_single(name: str) -> bool:
+def equals_single(spec: str) -> bool:
     """Return whether a strategy gives the weights of `single` after each step."""
-    return name in ("single", *SYNCHRONOUS, *IN_PIECES)
+    name, _, options = spec.partition(":")
+    is_stale = any(f"order={order}" in options.split(",") for order in CONTINUOUS)
+    return name in ("single", *SYNCHRONOUS, *IN_PIECES) and not is_stale
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def register(name: str, strategy_class: type[Any]) -> None:
 def _add(name_argument: str, name: str, class_argument: str, kind: type[Any]) -> None:
     _check_name(name_argument, name)
     _check_class(class_argument, kind)
-    taken = STRATEGIES.get(ALIASES.get(name, name))
+    taken = STRATEGIES.get(word_of(name))
     if taken is not None and _path(taken) != _path(kind):
         bound = f"must be unused, but {_path(taken)} has it"
         raise ConfigurationError(name_argument, bound, name, f"choose another for {_path(kind)}")
@@ -174,7 +174,7 @@ def _package(point: EntryPoint) -> str:
 
 def find(name: str) -> type[Any]:
     """Return the class of a strategy name. Load its entry point if needed."""
-    name = ALIASES.get(name, name)
+    name = word_of(name)
     if name not in STRATEGIES:
         names = _entry_points().names
         if name not in names:
@@ -186,7 +186,13 @@ def find(name: str) -> type[Any]:
 def spell(spec: str) -> str:
     """Return a strategy spec with an alias replaced by our name."""
     name, colon, rest = spec.partition(":")
-    return f"{ALIASES.get(name, name)}{colon}{rest}"
+    ours = ALIASES.get(name, name)
+    return f"{ours}{',' if ':' in ours and colon else colon}{rest}"
+
+
+def word_of(name: str) -> str:
+    """Return our name of a strategy, given a name of ours or an alias."""
+    return ALIASES.get(name, name).partition(":")[0]
 
 
 def parse(spec: str | Strategy) -> Strategy:
@@ -200,9 +206,9 @@ def parse(spec: str | Strategy) -> Strategy:
             spec,
             "run `paceline strategies` for a list",
         )
+    kind = find(spec.partition(":")[0])
+    spec = spell(spec)
     name, colon, rest = spec.partition(":")
-    kind = find(name)
-    name = ALIASES.get(name, name)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, Any] = {}
     for item in rest.split(",") if colon else ():

@@ -6,6 +6,7 @@ from dataclasses import field, fields, is_dataclass
 from typing import Any
 
 from paceline.codecs import NAMES, GradientCodec, MessageCodec, PowerSGD, codec_of, spell_codec
+from paceline.context import Context, Net
 from paceline.errors import ConfigurationError
 from paceline.schedules.collectives import ALL_REDUCE
 
@@ -51,6 +52,17 @@ def carriers(codec: str) -> tuple[str, ...]:
     if isinstance(made, PowerSGD):
         return ("auto", *ALL_REDUCE)
     return ("auto", "ring")  # ranks gather the codes of all on a ring
+
+
+def gradient_codec(ctx: Context, codec: str, algorithm: str | None = None, *, net: Net | None = None) -> str:
+    """Return the codec that carries gradients: that of the strategy, or of the task's precision if it has none.
+
+    The precision has no codec between ranks that share memory, and for an `algorithm` that cannot carry it.
+    """
+    default, among = ctx.model.gradient_codec, ctx.net if net is None else net
+    if codec != "none" or default == "none" or among.shares_memory:
+        return codec
+    return default if algorithm is None or algorithm in carriers(default) else "none"
 
 
 def algorithm_for(codec: str, chosen: str) -> str:

@@ -99,14 +99,21 @@ def _powers(most: int) -> list[int]:
     return [2**exponent for exponent in range(most.bit_length())]
 
 
-ORDERS = Tried(
-    lambda scope, strategy: (
-        {"order": "1f1b", "chunks": 1},
-        {"order": "gpipe", "chunks": 1},
-        {"order": "interleaved", "chunks": 2},
-        {"order": "interleaved", "chunks": 4},
-        {"order": "zb-h1", "chunks": 1},
-        {"order": "zb-h2", "chunks": 1},
-    )
+_ORDERS: tuple[Mapping[str, object], ...] = (
+    {"order": "1f1b", "chunks": 1},
+    {"order": "gpipe", "chunks": 1},
+    {"order": "interleaved", "chunks": 2},
+    {"order": "interleaved", "chunks": 4},
+    {"order": "zb-h1", "chunks": 1},
+    {"order": "zb-h2", "chunks": 1},
 )
-"""Orders of a pipeline, with their chunks."""
+
+ORDERS = tried(*_ORDERS)
+"""Orders of a pipeline that give the weights of `single`, with their chunks."""
+
+ALL_ORDERS = tried(
+    *_ORDERS,
+    {"order": "pipedream", "chunks": 1, "microbatches": None},
+    {"order": "pipedream-2bw", "chunks": 1},
+)
+"""All orders of a pipeline."""

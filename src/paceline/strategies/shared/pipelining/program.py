@@ -11,7 +11,8 @@ from paceline.collectives import broadcast
 from paceline.collectives.mesh import Mesh
 from paceline.context import Batch, Context, Net, Segment, StateAt, Strategy
 from paceline.errors import ConfigurationError
-from paceline.schedules.pipeline import check_order
+from paceline.schedules.pipeline import CONTINUOUS, check_order
+from paceline.strategies.shared.pipelining.continuous import ContinuousStage
 from paceline.strategies.shared.pipelining.data_axis import Copies, DataAxis, ShardedMeshUpdate, SharedUpdates
 from paceline.strategies.shared.pipelining.mesh_update import MeshUpdate
 from paceline.strategies.shared.pipelining.segments import Segments, held_segments
@@ -62,7 +63,7 @@ class SegmentedStrategy(Strategy):
 
     @property
     def state_at(self) -> StateAt:
-        return "shards"
+        return "" if self.plan(1).order in CONTINUOUS else "shards"
 
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
@@ -85,6 +86,10 @@ class SegmentedStrategy(Strategy):
     def divides_batch(self, workers: int) -> bool:
         plan = self.plan(workers)
         return plan.data > 1 or plan.microbatches != 1
+
+    def steps_ahead(self, workers: int) -> int:
+        order = CONTINUOUS.get(self.plan(workers).order)
+        return 0 if order is None else order.steps_ahead(workers)
 
     def prepare(self, ctx: Context) -> None:
         _cut(ctx, self.plan(ctx.net.size))
@@ -127,8 +132,14 @@ class _Rank:
         size = self._net.size * self._tensor.size
         row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
         held = held_segments(segments, self._net.size)
+        stages = [{name for s in own for name in segments[s].parameters} for own in held]
+        self._has_tied = sum(map(len, stages)) > len(set[str]().union(*stages))
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
+        self._continuous: ContinuousStage | None = None
+        if plan.order in CONTINUOUS:
+            parts = plan.order, plan.microbatches_of(self._net.size), self._whole_batch
+            self._continuous = ContinuousStage(ctx, self._net, self._stage, *parts)
         # With ZeRO 2 and 3 partial gradients are summed by segment.
         self._update = MeshUpdate(
             ctx, row, self._net, segments, held, data, self._tensor, sums_partial=plan.zero < 2
@@ -143,7 +154,8 @@ class _Rank:
         segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
-        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec)
+        is_split = tensor.size > 1 or self._has_tied
+        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec, is_split=is_split)
 
     def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
         ctx, group, tensor = self._ctx, self._group, self._tensor
@@ -151,26 +163,37 @@ class _Rank:
         shards = ctx.model.stages.hold(
             own, worker=group.rank, position=tensor.rank, shared_by=group.size, **frees
         )
-        self._exchange = exchange_on(ctx, group, shards, **frees)
+        self._exchange = exchange_on(ctx, group, shards, frees_parameters=frees_parameters)
         segments = ZeroStage(ctx.model.stages, self._cut, tensor, shards, self._exchange, own, **frees)
         return segments, ShardedMeshUpdate(ctx, group, self._exchange)
 
     async def train(self) -> None:
-        ctx, plan, group = self._ctx, self._plan, self._group
-        if plan.zero > 1:
+        ctx = self._ctx
+        if self._plan.zero > 1:
             await self._exchange.begin()
         async for step in ctx.rounds():
-            await _follow_buffers(ctx, group)
-            whole = _whole(ctx.batch_of(0, step))
-            widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
-            batch = _part(whole, group.rank, group.size)
-            microbatches = plan.microbatches_of(self._net.size)
-            await self._stage.compute(batch, microbatches, plan.order, widest=widest)
+            if self._continuous is None:
+                await self._compute(step)
+            else:
+                await self._continuous.compute(step)
             await self._update.update()
             await self._collect(step)
             if ctx.net.rank == 0:
                 for onlooker in range(self._ranks, ctx.net.size):
                     await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
+
+    async def _compute(self, step: int) -> None:
+        """Compute the gradient of this rank's segments for its row's part of the batch."""
+        plan, group = self._plan, self._group
+        await _follow_buffers(self._ctx, group)
+        whole = self._whole_batch(step)
+        widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
+        microbatches = plan.microbatches_of(self._net.size)
+        batch = _part(whole, group.rank, group.size)
+        await self._stage.compute(batch, microbatches, plan.order, widest=widest)
+
+    def _whole_batch(self, step: int) -> Batch:
+        return _whole(self._ctx.batch_of(0, step))
 
     async def _collect(self, step: int) -> None:
         """Collect the model on the first row. If rows shard the parameters, all rows gather them first."""

@@ -55,12 +55,13 @@ class Stage:
         """
         with self._stages.batch(batch, microbatches, widest=widest) as micros:
             for action in ORDERS[order](self._net.rank, self._net.size, len(micros), self._chunks):
-                await self._run(action, is_empty=not micros[action.micro].count)
+                await self.run(action, is_empty=not micros[action.micro].count)
             for handle in self._sending:
                 await handle
             self._sending.clear()
 
-    async def _run(self, action: Action, *, is_empty: bool) -> None:
+    async def run(self, action: Action, *, is_empty: bool = False) -> None:
+        """Run one action of an open batch, and start to send its result."""
         stage = stage_of(self._net.rank, action.chunk, self._net.size)
         if is_empty:
             await self._segments.pass_by(stage, _PARTS.get(action.phase))

@@ -1,4 +1,4 @@
-"""Actor that runs in each process that Ray starts: a thin wrapper around a rank.
+"""Actor that runs in each process that Ray or Spark starts: a thin wrapper around a rank.
 
 Its code is pickled by value, so that a host without paceline can report that paceline is missing. Nothing of paceline
 is imported before that check.

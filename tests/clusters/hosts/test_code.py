@@ -9,7 +9,7 @@ from clusters.ray_hosts import needs_namespaces, needs_ray, on_ray, on_the_hosts
 from conformance.cases import STEPS
 
 import paceline as pl
-from paceline.clusters.ray.code import own_modules, own_path, travelling_by_value
+from paceline.clusters.hosts.code import own_modules, own_path, travelling_by_value
 
 pytestmark = on_the_hosts
 
@@ -39,7 +39,7 @@ def test_modules_of_the_user_are_known_by_their_place_and_those_installed_are_no
     found = own_modules()
     assert found["of_the_user"][0] == "of_the_user/__init__.py"
     assert found["of_the_user.losses"][0] == "of_the_user/losses.py"
-    assert not {"torch", "os", "paceline", "paceline.clusters.ray.code", "numpy"} & found.keys()
+    assert not {"torch", "os", "paceline", "paceline.clusters.hosts.code", "numpy"} & found.keys()
     assert str(tmp_path) in own_path()
     assert not [entry for entry in own_path() if "site-packages" in entry]
 

@@ -1,4 +1,4 @@
-"""`--ray [ADDRESS]`."""
+"""`--ray [ADDRESS]` and `--spark [MASTER]`."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from clusters.ray_hosts import needs_ray, on_the_hosts
 from typer.testing import CliRunner
 
 from paceline.cli import app
-from paceline.cli.ray import _joined
+from paceline.cli.optional_values import _joined
 
 TASK = """
 import paceline as pl, torch
@@ -29,6 +29,8 @@ task = pl.Task(model=lambda: nn.Linear(4, 1), data=(torch.ones(16, 4), torch.zer
         (["--ray", "head:6379", "task.py"], ["--ray=head:6379", "task.py"]),
         (["--ray=head:6379", "task.py"], ["--ray=head:6379", "task.py"]),
         (["task.py"], ["task.py"]),
+        (["--spark", "local-cluster[2,1,1024]", "task.py"], ["--spark=local-cluster[2,1,1024]", "task.py"]),
+        (["task.py", "--spark", "--ray", "auto"], ["task.py", "--spark=", "--ray=auto"]),
     ],
 )
 def test_the_word_after_it_is_its_address_unless_it_is_an_option_or_the_task(words, read):
@@ -42,9 +44,12 @@ def test_the_word_after_it_is_its_address_unless_it_is_an_option_or_the_task(wor
         (["--ray", "--link", "tcp"], "--ray excludes --link"),
         (["--ray", "auto", "--bandwidth", "1Gbps"], "--ray excludes --bandwidth"),
         (["--ray", "auto", "--compute", "const:1ms"], "--ray excludes --compute"),
-        (["--no-encrypt"], "--no-encrypt needs --link tcp or --ray"),
+        (["--no-encrypt"], "--no-encrypt needs --link tcp, --ray or --spark"),
         (["--ray", "nonsense"], 'address must be None, "auto" or "host:port", but got \'nonsense\''),
         (["--ray", "ray://head:10001"], "address must be"),
+        (["--spark", "--simulate"], "--spark excludes --simulate"),
+        (["--spark", "local[4]", "--link", "tcp"], "--spark excludes --link"),
+        (["--spark", "--ray"], "--spark excludes --ray"),
     ],
 )
 def test_words_that_do_not_fit_are_refused(words, message):

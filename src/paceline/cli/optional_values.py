@@ -1,4 +1,4 @@
-"""`--ray [ADDRESS]`: an option with an optional value."""
+"""`--ray [ADDRESS]` and `--spark [MASTER]`: options with an optional value."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-_OPTION = "--ray"
+_OPTIONS = ("--ray", "--spark")
 
 
-class CommandWithRay(TyperCommand):
+class CommandWithRunners(TyperCommand):
     """A command that takes the word after `--ray` as the Ray address, unless that word is an option or a Python
-    file."""
+    file. The word after `--spark` is the Spark master."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # In Typer an option either requires a value or never takes one.
@@ -20,24 +20,20 @@ class CommandWithRay(TyperCommand):
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
-    rest = iter(words)
-    for word in rest:
-        if word != _OPTION:
+    rest = list(reversed(words))
+    while rest:
+        word = rest.pop()
+        if word not in _OPTIONS:
             yield word
-            continue
-        following = next(rest, None)
-        if following is not None and _is_address(following):
-            yield f"{_OPTION}={following}"
         else:
-            yield f"{_OPTION}="
-            yield from () if following is None else (following,)
+            yield f"{word}={rest.pop() if rest and _is_address(rest[-1]) else ''}"
 
 
 def _is_address(word: str) -> bool:
     return not word.startswith("-") and not word.partition(".py")[1]
 
 
-class ScriptCommandWithRay(CommandWithRay):
+class ScriptCommandWithRunners(CommandWithRunners):
     """A command that runs a script. Words after the script's name are arguments of the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

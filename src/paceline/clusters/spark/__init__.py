@@ -1,0 +1,1 @@
+"""Ranks in the barrier tasks of a Spark job."""
