@@ -21,7 +21,7 @@ from paceline.trace import Kind
 
 MOST = {
     Context: 15,
-    Model: 16,
+    Model: 17,
     Stages: 6,
     Shards: 6,
     Net: 10,
@@ -29,7 +29,7 @@ MOST = {
     Log: 7,
     Handle: 2,
 }
-MOST_IN_ALL = 65
+MOST_IN_ALL = 66
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),

@@ -77,9 +77,9 @@ def test_the_pages_of_the_plan_and_of_the_runs_are_written(demo, plan, tmp_path,
     assert "the emulated times" in demo.RUNS.read_text()
 
 
-def test_the_readme_shows_what_the_demo_prints(demo):
-    readme = (ROOT / "README.md").read_text()
-    block = readme.partition("<!-- demo: begin -->")[2].partition("<!-- demo: end -->")[0]
+def test_the_page_shows_what_the_demo_prints(demo):
+    page = (ROOT / "docs" / "demo.md").read_text()
+    block = page.partition("<!-- demo: begin -->")[2].partition("<!-- demo: end -->")[0]
     shown = {line.split()[0].partition(":")[0] for line in block.splitlines() if line.strip()}
     assert {"single", demo.DEFAULT, "k-sync", "decentralized"} <= shown
     assert all(line in block for line in demo.NEXT.splitlines())

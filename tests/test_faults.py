@@ -31,6 +31,7 @@ def test_a_fault_reads_as_a_sentence():
     assert str(pl.faults.Kill(2, step=3)) == "rank 2 killed in step 3"
     assert str(pl.faults.Kill(2, at="50us")) == "rank 2 killed at 50 µs"
     assert str(faults.Pause(1, at=2, seconds=5)) == "rank 1 paused at 2 s for 5 s"
+    assert str(faults.Cut([0, 1], at=6, seconds=3)) == "rank 0, 1 cut off at 6 s for 3 s"
     assert str(faults.Slow(3, factor=4, step=1, seconds=2)) == "rank 3 4x as slow in step 1 for 2 s"
 
 
@@ -40,6 +41,10 @@ def test_a_fault_reads_as_a_sentence():
         (faults.Pause, {"rank": 1, "at": 1, "seconds": -1}, refused("Pause.seconds", -1)),
         (faults.Slow, {"rank": 1, "at": 1, "factor": 0.5}, refused("Slow.factor", 0.5, bound=has(1))),
         (faults.Slow, {"rank": 1, "factor": 2}, refused("Slow")),
+        (faults.Cut, {"ranks": [], "at": 1}, refused("Cut.ranks", [])),
+        (faults.Cut, {"ranks": "0+0", "at": 1}, refused("Cut.ranks", "0+0")),
+        (faults.Cut, {"ranks": "0+one", "at": 1}, refused("Cut.ranks", "one")),
+        (faults.Cut, {"ranks": [0], "at": 1, "seconds": -3}, refused("Cut.seconds", -3)),
         (faults.Random, {"mean": 0}, refused("Random.mean", 0.0)),
         (faults.Random, {"mean": "1s", "seed": -1}, refused("Random.seed", -1)),
     ],
@@ -55,6 +60,7 @@ def test_a_fault_without_meaning_is_refused(kind, arguments, refusal):
         ("kill:rank=2,at=3s", faults.Kill(2, at="3s")),
         ("pause:rank=1,step=40,seconds=5", faults.Pause(1, step=40, seconds="5")),
         ("slow:rank=3,factor=1.5,at=2s,seconds=10s", faults.Slow(3, factor=1.5, at="2s", seconds="10s")),
+        ("cut:ranks=0+1,at=6s,seconds=3", faults.Cut([0, 1], at="6s", seconds="3")),
         ("random:mean=10min,seed=3", faults.Random("10min", seed=3)),
     ],
 )
@@ -68,6 +74,7 @@ def test_text_describes_the_same_fault(text, fault):
         ("explode:rank=1", unknown("fault", "explode")),
         ("kill:rank=1,when=3", unknown("a key of Kill", "when")),
         ("kill:at=3", refused("fault", "kill:at=3", bound=has("rank"))),
+        ("cut:ranks=1", refused("fault", "cut:ranks=1", bound=has("at"))),
         ("kill:rank", refused("fault", "kill:rank")),
         ("kill:rank=1,rank=2,at=3", refused("fault")),
         ("kill:rank=one,at=3", refused("Kill.rank", "one")),

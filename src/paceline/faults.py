@@ -85,6 +85,44 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut ranks off from the other ranks and from the driver, from a time on, for some seconds.
+
+    Messages between the two sides are held back until the end of the cut. If it lasts too long (15 s, or half of
+    `deadline_s` if that is less), the ranks stop, because they cannot reach the driver, and are lost to the others.
+    """
+
+    ranks: Sequence[int] | str
+    """Ranks on the side without the driver. As text: "0+1"."""
+    at: str | float
+    seconds: str | float = 1.0
+    at_s: float = field(init=False, repr=False)
+    seconds_s: float = field(init=False, repr=False)
+    side: tuple[int, ...] = field(init=False, repr=False)
+    rank: ClassVar[int] = -1
+    """No rank in particular."""
+    step: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        remedy = "write pl.faults.Cut([0, 1], at=6, seconds=3), or cut:ranks=0+1,at=6s,seconds=3"
+        ranks = _ranks(self.ranks)
+        if not ranks or len(set(ranks)) != len(ranks):
+            raise ConfigurationError(
+                "Cut.ranks", "must name at least one rank, each once", self.ranks, remedy
+            )
+        for rank in ranks:
+            _check_count(rank, "Cut.ranks", remedy)
+        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "side", ranks)
+        object.__setattr__(self, "at_s", parse_seconds(self.at, "Cut.at"))
+        _check_duration(self)
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.side))
+        return f"rank {ranks} cut off at {format_seconds(self.at_s)} for {format_seconds(self.seconds_s)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """Start the lowest lost rank again, `at` a time, or when the run begins step number `step`. It joins the run.
 
@@ -131,9 +169,9 @@ class Random:
         return [Kill(rank, at=at_s) for rank, at_s in zip(order, times_s, strict=True)]
 
 
-Fault: TypeAlias = Kill | Pause | Slow | Join
+Fault: TypeAlias = Kill | Pause | Slow | Cut | Join
 """A fault of one rank."""
-KINDS: tuple[type[Any], ...] = (Kill, Pause, Slow, Join, Random)
+KINDS: tuple[type[Any], ...] = (Kill, Pause, Slow, Cut, Join, Random)
 _BY_NAME = {kind.__name__.lower(): kind for kind in KINDS}
 
 
@@ -201,6 +239,7 @@ class _Keys:
         "Kill": {"rank"},
         "Pause": {"rank"},
         "Slow": {"rank", "factor"},
+        "Cut": {"ranks", "at"},
         "Join": set(),
         "Random": {"mean"},
     }
@@ -215,16 +254,22 @@ def _number(text: str) -> int | float | str:
     return int(value) if math.isfinite(value) and value == int(value) else value
 
 
-def _when(fault: Fault) -> str:
+def _ranks(ranks: object) -> tuple[Any, ...]:
+    if isinstance(ranks, str):
+        return tuple(_number(word.strip()) for word in ranks.split("+"))
+    return tuple(ranks) if isinstance(ranks, Sequence) else (ranks,)
+
+
+def _when(fault: Kill | Pause | Slow | Join) -> str:
     return f"in step {fault.step}" if fault.at_s is None else f"at {format_seconds(fault.at_s)}"
 
 
-def _check_time(fault: Fault) -> None:
+def _check_time(fault: Kill | Pause | Slow) -> None:
     _check_count(fault.rank, f"{type(fault).__name__}.rank")
     _check_moment(fault)
 
 
-def _check_moment(fault: Fault) -> None:
+def _check_moment(fault: Kill | Pause | Slow | Join) -> None:
     name = type(fault).__name__
     if (fault.at is None) == (fault.step is None):
         raise ConfigurationError(name, "must have either at or step", (fault.at, fault.step), FORMS)
@@ -234,7 +279,7 @@ def _check_moment(fault: Fault) -> None:
     object.__setattr__(fault, "at_s", at_s)
 
 
-def _check_duration(fault: Pause | Slow) -> None:
+def _check_duration(fault: Pause | Slow | Cut) -> None:
     object.__setattr__(fault, "seconds_s", parse_seconds(fault.seconds, f"{type(fault).__name__}.seconds"))
 
 

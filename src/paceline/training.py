@@ -37,11 +37,11 @@ from paceline.model.portable import portable
 from paceline.run_length import compare_length, count_updates, schedule_in_steps
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
+from paceline.strategies.registry.fp16 import check_fp16
+from paceline.strategies.registry.priced import stored_in_16_bits
 from paceline.strategies.registry.survival import average_period, check_elastic
-from paceline.strategies.shared.codec import check_keeps_overflow
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
-from paceline.task.checks import check_priced
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
@@ -109,6 +109,8 @@ def train(
     chosen = parse(strategy)
     where: Cluster = Local() if cluster is None else cluster
     check_cluster(where)
+    if where.math == "none":
+        task = stored_in_16_bits(task, chosen, where.workers)
     check_progress(progress)
     check_flag("stop_at_target", stop_at_target)
     check_seed(seed)
@@ -121,7 +123,7 @@ def train(
         keep_best=keep_best,
     )
     watchers = Callbacks(callbacks)
-    check_keeps_overflow(chosen, task.precision)
+    check_fp16(chosen, task.precision)
     roles = roles_of(chosen, where)
     check_elastic(task, chosen, where, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
@@ -268,7 +270,6 @@ def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
     """Raise if a model without data (on the meta device) or dtypes of a simulation are to be trained with real
     math."""
     if cluster.math == "none":
-        check_priced(task)
         return
     for argument in ("master_dtype", "gradient_dtype"):
         dtype = getattr(task, argument)

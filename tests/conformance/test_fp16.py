@@ -4,8 +4,9 @@ import pytest
 import torch
 from conformance.cases import ASYNCHRONOUS, LOCAL, SPECS, one_in
 from conformance.test_autocast import STEPS, the_task
+from conformance.test_precision import IN_MEMORY
 from refusals import has, refused
-from tasks import WORLDS, simulated
+from tasks import simulated
 from torch import nn
 
 import paceline as pl
@@ -60,6 +61,14 @@ def test_every_rank_skips_the_same_updates(spec):
     assert run.loss < run.history[0].loss
 
 
+@pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=1", "sync", "map-reduce"])
+def test_an_overflow_is_not_lost_on_a_link(spec):
+    where = pl.Simulated(workers=3, link=pl.Link("1Gbps", "10us"))
+    run = pl.train(task_of(factor=64.0), spec, where, steps=30)
+    assert sum(run.skipped) > 3
+    assert torch.isfinite(run.parameters).all()
+
+
 @pytest.mark.parametrize("spec", ["sync", "async", "local-sgd:period=2", "decentralized", "hogwild"])
 def test_gradients_that_are_not_finite_are_never_applied(spec):
     run = pl.train(task_of(factor=64.0), spec, simulated(3), steps=30)
@@ -87,7 +96,7 @@ def test_without_an_overflow_nothing_is_skipped_and_small_gradients_are_not_lost
 
 @pytest.mark.parametrize("spec", ["all-reduce", pytest.param("zero:stage=2", marks=pytest.mark.slow)])
 def test_processes_and_simulation_give_the_same_bits(spec):
-    runs = [pl.train(task_of(factor=64.0), spec, WORLDS[world](2), steps=12) for world in WORLDS]
+    runs = [pl.train(task_of(factor=64.0), spec, make(2), steps=12) for make in IN_MEMORY.values()]
     assert torch.equal(runs[0].parameters, runs[1].parameters)
     assert runs[0].skipped == runs[1].skipped != []
 
@@ -134,4 +143,7 @@ def test_what_cannot_be_computed_in_fp16_is_refused():
     for codec in ("fp16", "int8", "topk-0.1"):
         with refused("codec", codec, bound=has("fp16")):
             pl.train(task_of(), f"all-reduce:codec={codec}", simulated(2), steps=1)
+    for order in ("pipedream", "pipedream-2bw"):
+        with refused("precision", "fp16", bound=has(order)):
+            pl.train(task_of(), f"pipeline:order={order}", simulated(2), steps=1)
     pl.train(task_of(), "diloco:codec=int8", simulated(2), steps=2)  # it encodes no gradients

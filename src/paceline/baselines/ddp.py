@@ -31,10 +31,10 @@ import dataclasses
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,18 +42,16 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from paceline.baselines.collective_waits import find_collective_waits
 from paceline.baselines.compute_clock import ComputeClock
+from paceline.baselines.plain_loop import PlainLoop, check_cluster, check_task
 from paceline.clusters.local.local import Local
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.status_board import Status
 from paceline.context import Batch, Strategy
-from paceline.costs.link import Link
-from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
+from paceline.errors import DeadlineError, PeerLost, RunError
 from paceline.model.autocast import computing
-from paceline.model.engines.torch_engine import TorchEngine
 from paceline.run_length import count_whole_batches
 from paceline.runs.run import Progress, Run
 from paceline.task.calls import loss_of
-from paceline.task.checks import waits_for_metric
 from paceline.task.task import Task
 from paceline.trace import Kind
 from paceline.training import train
@@ -80,8 +78,8 @@ def train_with_ddp(
     with DDP itself. This option takes time.
     """
     where = Local() if cluster is None else cluster
-    _check_cluster(where)
-    _check_task(task)
+    check_cluster(where, "DDP")
+    check_task(task, "DDP")
     with _meeting_point() as path:
         run = train(
             task,
@@ -96,32 +94,6 @@ def train_with_ddp(
     run.strategy = NAME
     run.trace = find_collective_waits(run.trace)
     return run
-
-
-def _check_cluster(cluster: object) -> None:
-    remedy = "torch.distributed runs in real processes and cannot use an emulated link"
-    if not isinstance(cluster, Local):
-        raise ConfigurationError("cluster", "must be a pl.Local for DDP", cluster, remedy)
-    if isinstance(cluster.link, Link):
-        raise ConfigurationError("link", 'must be "shared-memory" for DDP', cluster.link, remedy)
-    if cluster.device != "cpu":
-        remedy = "DDP is measured over Gloo, in host memory"
-        raise ConfigurationError("device", 'must be "cpu" for DDP', cluster.device, remedy)
-
-
-def _check_task(task: Task) -> None:
-    """Reject arguments that the baseline would silently ignore."""
-    own = {
-        "step": task.step is not None,
-        "optimizer": isinstance(task.optimizer, Mapping),
-        "accumulate": task.accumulate > 1,
-        "ema": task.ema is not None,
-        "schedule_every": task.schedule_every != "step",
-        "compile": task.compile,
-    }
-    for argument in (argument for argument, is_given in own.items() if is_given):
-        remedy = "omit the baseline: it is a plain loop with a loss and one optimizer"
-        raise ConfigurationError(argument, "must not be given for DDP", getattr(task, argument), remedy)
 
 
 @contextlib.contextmanager
@@ -177,27 +149,16 @@ class _Trainer:
     """A rank's model, optimizer and step."""
 
     def __init__(self, ctx: ProcessContext, *, find_unused: bool) -> None:
-        assert ctx.job.task is not None
         self._ctx = ctx
-        self._task = ctx.job.task
-        self._module = module = self._task.build_model(ctx.job.seed)
-        ctx.model.replica.build()
-        self._engine = cast(TorchEngine, ctx.model.replica.engine)
-        self._engine.module = module  # DDP's model is evaluated and returned
+        self._loop = loop = PlainLoop(ctx, "DDP")
+        self._module = module = loop.module
         self._model = nn.parallel.DistributedDataParallel(module, find_unused_parameters=find_unused)
-        self._optimizer = self._task.build_optimizer(module)
-        self._schedule = self._task.build_schedule(self._optimizer)
-        if waits_for_metric(self._schedule):
-            remedy = "choose a schedule that is stepped by updates"
-            raise ConfigurationError("schedule", "must not need a metric for DDP", self._schedule, remedy)
-        self._trainable = [p for p in module.parameters() if p.requires_grad]
-        self._gradient_bytes = sum(p.numel() * p.element_size() for p in self._trainable)
         self._has_buffers = any(True for _ in module.buffers())
         self._pace = ComputeClock(ctx)
         self._set_hooks()
 
     def _set_hooks(self) -> None:
-        for parameter in self._trainable:
+        for parameter in self._loop.trainable:
             # Called before DDP is notified of this gradient.
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda _: self._pace.note_progress()
@@ -214,24 +175,24 @@ class _Trainer:
         self._backward(batch, self._forward(batch))
         self._pace.end()
         received_s = ctx.now()
-        ctx.span(Kind.RECEIVE, self._pace.ended_s, received_s, nbytes=self._gradient_bytes)
+        ctx.span(Kind.RECEIVE, self._pace.ended_s, received_s, nbytes=self._loop.gradient_bytes)
         ranks = len(ctx.workers)
-        ctx.outcome.bytes_sent += 2 * self._gradient_bytes * (ranks - 1) // ranks
-        self._update()
+        ctx.outcome.bytes_sent += 2 * self._loop.gradient_bytes * (ranks - 1) // ranks
+        self._loop.update()
         ctx.span(Kind.UPDATE, received_s, ctx.now())
 
     def _forward(self, batch: Batch) -> Tensor:
         ctx = self._ctx
         # A rank without samples uses one of another rank: DDP needs every rank in every step.
         chosen = batch if batch.count else dataclasses.replace(batch, start=0, count=1)
-        content = self._engine.inputs.fetch(chosen, ctx.data.source)
+        content = self._loop.engine.inputs.fetch(chosen, ctx.data.source)
         if not self._module.training:
             self._module.train()
         if self._has_buffers:
             self._pace.note_progress()
             self._pace.end()
         with computing(ctx.job.autocast):
-            return loss_of(self._task, self._model, content)
+            return loss_of(self._loop.task, self._model, content)
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:
         """Record DDP's broadcast of rank 0's buffers.
@@ -246,7 +207,7 @@ class _Trainer:
         if batch.count:
             self._ctx.model.note_loss(batch, loss.item())
         scale = len(self._ctx.workers) * batch.weight
-        self._optimizer.zero_grad()
+        self._loop.zero_grad()
         (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
 
     def _hand_over(self, bucket: Any) -> Any:
@@ -254,13 +215,6 @@ class _Trainer:
         if bucket.is_last():
             self._pace.pad_to_duration()
         return allreduce_hook(self._model.process_group, bucket)
-
-    def _update(self) -> None:
-        if self._task.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._trainable, self._task.clip_norm)
-        self._optimizer.step()
-        if self._schedule is not None:
-            self._schedule.step()
 
 
 @contextlib.contextmanager

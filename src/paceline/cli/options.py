@@ -66,7 +66,7 @@ Fault = Annotated[
     Option(
         metavar="FAULT",
         help="Fault to inject: kill:rank=2,at=3s, pause:rank=1,step=40,seconds=5, "
-        "slow:rank=3,factor=4,at=2s,seconds=10 or random:mean=10min,seed=1. May be repeated.",
+        "slow:rank=3,factor=4,at=2s,seconds=10, cut:ranks=0+1,at=6s,seconds=3 or random:mean=10min. May be repeated.",
     ),
 ]
 Deadline = Annotated[
@@ -200,7 +200,8 @@ Against = Annotated[
     list[str] | None,
     Option(
         metavar="BASELINE",
-        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo).",
+        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo), spark "
+        "(MapReduce on Spark).",
     ),
 ]
 Baseline = Annotated[

@@ -57,6 +57,11 @@ class Model(Protocol):
         ...
 
     @property
+    def gradient_codec(self) -> str:
+        """Codec of messages with gradients, if the strategy has none: "bf16" if the task computes in 16 bits."""
+        ...
+
+    @property
     def buffers(self) -> Sequence[Tensor]:
         """The module's buffers (BatchNorm statistics and the like), one flat tensor per dtype."""
         ...

@@ -135,6 +135,9 @@ class SendOperation(Operation[None]):
     def awaited(self) -> tuple[int, ...]:
         return (self.to,)
 
+    def due_s(self) -> float:
+        return self._outbox.resumes_s()
+
     def __str__(self) -> str:
         return f"send to rank {self.to}"
 
@@ -169,6 +172,10 @@ class SendQueue:
 
     def __init__(self) -> None:
         self.queue: deque[SendOperation] = deque()
+
+    def resumes_s(self) -> float:
+        """Return when a link that holds messages back carries them again, on the run's clock."""
+        return math.inf
 
     def pump(self) -> None:
         """Send as much of the queued messages as there is room for. Close each one that is sent completely."""

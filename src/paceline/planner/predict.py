@@ -20,10 +20,10 @@ from paceline.planner.prediction import Parts, Prediction
 from paceline.planner.prices import needs_simulation
 from paceline.planner.replicas import replicas_parts
 from paceline.planner.sharded import ShardedStep
+from paceline.strategies.registry.priced import stored_in_16_bits
 from paceline.strategies.registry.table import parse
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
 from paceline.strategies.zero import SEGMENTS, Zero
-from paceline.task.checks import check_priced
 from paceline.task.task import Task
 
 
@@ -37,9 +37,10 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
 
 def predicted(task: Task, strategy: str | Strategy, cluster: Cluster, gradients: int) -> Prediction:
     """Predict a step. `gradients` is the length of simulations that have no steady state, or random times."""
-    check_priced(task)
     chosen, simulated = parse(strategy), _checked(cluster)
+    _check_price(task, simulated)
     simulated.stragglers.check(len(chosen.roles(simulated.workers)))
+    task = stored_in_16_bits(task, chosen, simulated.workers)
     facts = facts_of(task)
     encodes = getattr(chosen, "codec", "none") != "none"  # the formulas do not count encoded bytes
     formulas = () if encodes else (replicas_parts, mesh_parts)
@@ -66,6 +67,14 @@ def _checked(cluster: object) -> Simulated:
         remedy = "simulate faults with pl.train"
         raise ConfigurationError("faults", "must be left out of a prediction", cluster.faults, remedy)
     return cluster
+
+
+def _check_price(task: Task, cluster: Simulated) -> None:
+    """Raise if the seconds of a computation in 16 bits are unknown: measured ones are of float32."""
+    if task.precision != "fp32" and cluster.device is None and cluster.compute is None:
+        bound = "must be fp32 if the seconds of computations are measured"
+        remedy = "give the cluster a device (device=pl.devices.A100) or times (compute=pl.times.…)"
+        raise ConfigurationError("precision", bound, task.precision, remedy)
 
 
 def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int] | None:

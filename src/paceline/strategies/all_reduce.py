@@ -25,7 +25,13 @@ from paceline.collectives.coded import coded
 from paceline.context import BUCKET_BYTES, Context, Net, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.buffers import follow_buffers
-from paceline.strategies.shared.codec import algorithm_for, codec_field, keeps_residuals, set_codec
+from paceline.strategies.shared.codec import (
+    algorithm_for,
+    codec_field,
+    gradient_codec,
+    keeps_residuals,
+    set_codec,
+)
 from paceline.strategies.shared.search_space import tried
 from paceline.strategies.shared.sharding.updates import share_by_memory
 
@@ -69,8 +75,8 @@ class AllReduce(Strategy):
         return True
 
     async def worker(self, ctx: Context) -> None:
-        net = coded(ctx, self.codec)
         algorithm = resolve_algorithm(ctx, self.algorithm, self.codec)
+        net = coded(ctx, gradient_codec(ctx, self.codec, algorithm))
         if algorithm == "shared":
             await share_by_memory(ctx)
         else:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.collectives import broadcast, reduce
+from paceline.collectives.coded import coded
 from paceline.context import Context, StateAt, Strategy
+from paceline.strategies.shared.codec import gradient_codec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,21 +35,23 @@ class MapReduce(Strategy):
         return True
 
     async def server(self, ctx: Context) -> None:
+        net = coded(ctx, gradient_codec(ctx, "none"))
         async for _ in ctx.rounds():
             await self._broadcast(ctx)
             for buffer in ctx.model.buffers:  # BatchNorm statistics and the like come from the first worker
                 await ctx.net.recv(ctx.workers[0], buffer)
             ctx.model.gradient.zero_()
-            await reduce(ctx.net, ctx.model.gradient, root=ctx.rank, algorithm="flat")
+            await reduce(net, ctx.model.gradient, root=ctx.rank, algorithm="flat")
             await ctx.model.apply()
 
     async def worker(self, ctx: Context) -> None:
+        net = coded(ctx, gradient_codec(ctx, "none"))
         async for batch in ctx.batches():
             await self._broadcast(ctx)
             await ctx.model.compute(batch, weight=batch.weight)
             for buffer in ctx.model.buffers if ctx.rank == ctx.workers[0] else ():
                 await ctx.net.send(ctx.servers[0], buffer)
-            await reduce(ctx.net, ctx.model.gradient, root=ctx.servers[0], algorithm="flat")
+            await reduce(net, ctx.model.gradient, root=ctx.servers[0], algorithm="flat")
 
     async def _broadcast(self, ctx: Context) -> None:
         for tensor in (ctx.model.parameters, *ctx.model.buffers):

@@ -23,7 +23,7 @@ from typing import ClassVar
 from paceline.collectives.coded import coded
 from paceline.context import Context, Net, StateAt, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
-from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
+from paceline.strategies.shared.codec import codec_field, gradient_codec, keeps_residuals, set_codec
 from paceline.strategies.shared.push_pull.coordinator import Coordinator
 from paceline.strategies.shared.push_pull.follower import Follower
 from paceline.strategies.shared.push_pull.policy import Policy
@@ -119,7 +119,7 @@ class ParameterServer(Strategy):
 
     def _nets(self, ctx: Context) -> tuple[Net, Net]:
         """Return the net that carries gradients, and the one that carries parameters."""
-        return coded(ctx, self.codec), coded(ctx, self.pull_codec)
+        return coded(ctx, gradient_codec(ctx, self.codec)), coded(ctx, self.pull_codec)
 
     async def serving_worker(self, ctx: Context) -> None:
         """Run a server and a worker.

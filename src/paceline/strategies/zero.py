@@ -21,6 +21,7 @@ from paceline.collectives import gradient_norm
 from paceline.context import Context, Hooks, Segment, StateAt, Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.codec import gradient_codec
 from paceline.strategies.shared.search_space import tried
 from paceline.strategies.shared.sharding.exchange import exchange_on
 from paceline.strategies.shared.sharding.shared_units import SharedUnits
@@ -106,7 +107,8 @@ class Zero(Strategy):
         shards = model.stages.hold(
             range(len(segments)), worker=net.rank, shared_by=net.size, frees_parameters=frees_parameters
         )
-        exchange = exchange_on(ctx, net, shards, frees_parameters=frees_parameters)
+        codec = gradient_codec(ctx, "none")
+        exchange = exchange_on(ctx, net, shards, frees_parameters=frees_parameters, codec=codec)
         shared = SharedUnits(ctx, net, segments, shards, exchange, frees_parameters=frees_parameters)
         await exchange.begin()
         async for batch in ctx.batches():

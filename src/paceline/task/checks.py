@@ -15,13 +15,6 @@ def require(holds: bool, argument: str, bound: str, value: object, remedy: str) 
         raise ConfigurationError(argument, bound, value, remedy)
 
 
-def check_priced(task: Any) -> None:
-    """Raise if a task's computations have no price: nothing is computed that could be measured."""
-    remedy = "give the model the dtype of its parameters, and master_dtype=torch.float32: see docs/shapes.md"
-    bound = "must be fp32 in a simulation without computation and in a prediction"
-    require(task.precision == "fp32", "precision", bound, task.precision, remedy)
-
-
 def look_of(value: Any) -> str:
     """Describe a value briefly: the shape and dtype of a tensor or array, the keys of a dictionary."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):

@@ -10,7 +10,7 @@ from paceline.clusters.base.job import Job
 from paceline.collectives import all_reduce
 from paceline.context import ANY, Strategy
 from paceline.errors import DeadlockError, PeerLost
-from paceline.faults import Kill, Pause, Slow
+from paceline.faults import Cut, Kill, Pause, Slow
 from paceline.trace import Kind
 
 LINK = pl.Link("8bps", "1s")  # a byte a second
@@ -492,3 +492,52 @@ def test_the_same_faults_give_the_same_trace_byte_for_byte(tmp_path):
 def test_a_step_that_the_run_does_not_have_is_refused():
     with refused("faults", 10, bound=has(10)):
         pl.train(a_task(), "all-reduce", simulated(2, faults=[Kill(1, step=10)]), steps=10)
+
+
+# Links that hold messages back
+
+
+async def says_the_time(ctx):
+    """Rank 0 sends a byte to each other rank, every second, and each returns the times at which three arrive."""
+    if ctx.rank == 0:
+        for _ in range(3):
+            for other in range(1, ctx.net.size):
+                await ctx.start(ctx.net.send(other, ONE))
+            await ctx.sleep(10.0)
+        return None
+    return [(await ctx.net.recv(0), ctx.now())[1] for _ in range(3)]
+
+
+def test_a_cut_holds_back_what_would_begin_to_arrive_and_nothing_else():
+    free = results(says_the_time, workers=3)
+    cut = results(says_the_time, Cut([0, 2], at=9.0, seconds=12.0), workers=3)
+    assert cut[2] == free[2], "both are on the same side"
+    assert cut[1][0] == free[1][0]
+    assert cut[1][1] == 9.0 + 12.0 + 1.0, "it begins to arrive at the end of the cut, and is a byte long"
+    assert cut[1][2] == free[1][2]
+
+
+def test_messages_of_two_cuts_arrive_after_the_last_one_in_order():
+    faults = [Cut([0], at=0, seconds=12), Cut("1+2", at=8, seconds="13s")]
+    times_s = results(says_the_time, *faults, workers=3)[1]
+    assert times_s[:2] == [22.0, 23.0]
+    assert times_s == sorted(times_s)
+
+
+def test_a_rank_that_cannot_reach_the_driver_for_too_long_is_lost_and_nothing_of_it_arrives():
+    async def program(ctx):
+        if ctx.rank == 1:
+            await ctx.sleep(5.0)
+            await ctx.net.send(0, ONE)
+            await forever(ctx)
+        return await lost_in(ctx.net.recv(1)), ctx.now()
+
+    assert results(program, Cut([1], at=2.0, seconds=20.0))[0] == (1, 17.0)
+    assert results(program, Cut([1], at=2.0, seconds=15.0), Kill(1, at=30.0))[0] == (None, 18.0)
+
+
+def test_a_cut_needs_a_network_and_ranks_of_the_run():
+    with refused("faults", "Cut", remedy=has("link")):
+        pl.train(a_task(), "sync", simulated(2, link="shared-memory", faults=[Cut([1], at=1)]), steps=2)
+    with refused("faults", 2):
+        pl.train(a_task(), "sync:placement=worker", simulated(2, faults=[Cut([1, 2], at=1)]), steps=2)

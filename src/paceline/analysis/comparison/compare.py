@@ -31,7 +31,10 @@ from paceline.training import check_seed, roles_of, train
 EVALUATIONS = 40
 """Evaluations of a run. More than in `pl.train`, because they limit the resolution of the time to the target."""
 
-BASELINES: Mapping[str, tuple[str, str]] = {"ddp": ("paceline.baselines.ddp", "train_with_ddp")}
+BASELINES: Mapping[str, tuple[str, str]] = {
+    "ddp": ("paceline.baselines.ddp", "train_with_ddp"),
+    "spark": ("paceline.baselines.spark", "train_with_spark"),
+}
 """Module and function of each baseline. The function has the arguments of `pl.train`."""
 
 
@@ -63,9 +66,9 @@ def compare(
     `single` is run too, on one worker, as the baseline for the speed-up, unless `baseline` is false. On a cluster with
     a given `compute`, its gradients take `workers` times as long, because they use whole batches.
 
-    `against` names baselines: "ddp" is PyTorch's DistributedDataParallel. `target` replaces the task's target. Runs
-    continue after they have reached it, so that final results can be compared, unless `stop_at_target` is given. The
-    metric is evaluated about 40 times per run by default.
+    `against` names baselines: "ddp" is PyTorch's DistributedDataParallel, "spark" is MapReduce on Spark. `target`
+    replaces the task's target. Runs continue after they have reached it, so that final results can be compared, unless
+    `stop_at_target` is given. The metric is evaluated about 40 times per run by default.
 
     A simulation without `compute` measures the task's gradients once, for all strategies.
 

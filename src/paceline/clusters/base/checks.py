@@ -10,7 +10,7 @@ from paceline.clusters.base.job import Cluster, Job
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
-from paceline.faults import KINDS, Fault, Join, Random
+from paceline.faults import KINDS, Cut, Fault, Join, Random
 
 MAX_THREADS = 1024
 
@@ -65,12 +65,19 @@ def check_faults_fit(faults: Sequence[Fault | Random], ranks: int, steps: int) -
     for fault in faults:
         if isinstance(fault, Random):
             continue
-        if fault.rank >= ranks:
-            remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"
-            raise ConfigurationError("faults", f"must name ranks 0 to {ranks - 1}", fault.rank, remedy)
+        for rank in fault.side if isinstance(fault, Cut) else (fault.rank,):
+            if rank >= ranks:
+                remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"
+                raise ConfigurationError("faults", f"must name ranks 0 to {ranks - 1}", rank, remedy)
         if fault.step is not None and fault.step >= steps > 0:
             remedy = f"steps of this run are numbered 0 to {steps - 1}"
             raise ConfigurationError("faults", f"must name steps below {steps}", fault.step, remedy)
+
+
+def check_cuts(faults: Sequence[Fault | Random], *, is_network: bool, remedy: str) -> None:
+    """Raise an error if a network should be cut that the ranks do not use."""
+    if not is_network and any(isinstance(fault, Cut) for fault in faults):
+        raise ConfigurationError("faults", "must have no Cut: the ranks share memory", "Cut", remedy)
 
 
 def check_joins(faults: Sequence[Fault | Random], job: Job) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
+from paceline.clusters.base.silence import patience_s
 from paceline.clusters.hosts.clocks import ClockExchange, on_one_clock
-from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
+from paceline.clusters.hosts.hub_client import BEAT_S
 from paceline.clusters.hosts.hub_socket import HubSocket, Sender
 from paceline.clusters.hosts.presence import Presence
 from paceline.clusters.hosts.requests import Requests

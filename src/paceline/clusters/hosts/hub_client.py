@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline.clusters.base.silence import patience_s
 from paceline.clusters.hosts.wire import LetterConnection
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import Status, StatusBoard
@@ -26,13 +27,7 @@ from paceline.system import interrupts
 
 BEAT_S = 0.25
 _RETRY_S = 0.05
-_PATIENCE_S = 15.0
 _CLOSED_S = 1.0  # time to read messages that arrived before the hub closed its connection
-
-
-def patience_s(deadline_s: float) -> float:
-    """Return the seconds without a sign of life after which a process or its host counts as lost."""
-    return min(_PATIENCE_S, deadline_s / 2)
 
 
 class HubClient:

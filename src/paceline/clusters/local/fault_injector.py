@@ -9,14 +9,20 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from paceline.faults import Fault, Join, Kill, Pause
+from paceline.clusters.base.silence import patience_s
+from paceline.faults import Cut, Fault, Join, Kill, Pause
 
 
 class FaultInjector:
-    """Kills, stops and continues the processes of ranks. A slow rank slows down itself, in its own process."""
+    """Kills, stops and continues the processes of ranks. Ranks slow down, or hold messages back, by themselves."""
 
-    def __init__(self, faults: Sequence[Fault], pid_of: Callable[[int], int | None]) -> None:
+    def __init__(
+        self, faults: Sequence[Fault], pid_of: Callable[[int], int | None], deadline_s: float
+    ) -> None:
         """`pid_of` returns the process of a rank. None if the rank has ended."""
+        self._patience_s = patience_s(deadline_s)
+        self._cut_off: list[tuple[float, int]] = []
+        """When a rank has not been reachable for too long: time on the monotonic clock, and rank."""
         self._faults = faults
         self._pid_of = pid_of
         self._due: list[tuple[float, int, signal.Signals]] = []
@@ -32,7 +38,10 @@ class FaultInjector:
                 self._joins.append((at_s, fault.step or 0))
             if fault.at_s is None:
                 continue
-            if isinstance(fault, Kill):
+            if isinstance(fault, Cut) and fault.seconds_s > self._patience_s:
+                due_s = start_s + fault.at_s + self._patience_s
+                self._cut_off += [(due_s, rank) for rank in fault.side]
+            elif isinstance(fault, Kill):
                 self._add(start_s + fault.at_s, fault.rank, signal.SIGKILL)
             elif isinstance(fault, Pause):
                 self._add(start_s + fault.at_s, fault.rank, signal.SIGSTOP)
@@ -48,6 +57,13 @@ class FaultInjector:
         now_s, before = time.monotonic(), len(self._joins)
         self._joins = [each for each in self._joins if each[0] > now_s or each[1] > step]
         return before - len(self._joins)
+
+    def unreachable(self) -> list[int]:
+        """Return the ranks that have now been cut off for too long, each once."""
+        now_s = time.monotonic()
+        due = [rank for due_s, rank in self._cut_off if due_s <= now_s]
+        self._cut_off = [each for each in self._cut_off if each[0] > now_s]
+        return due
 
     def send_due(self) -> float:
         """Send the signals that are due. Return the seconds until the next one."""

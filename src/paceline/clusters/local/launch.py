@@ -76,7 +76,7 @@ class Processes:
             restarts=self._assignment.restart,
         )
         stack.callback(vars(self._ranks).clear)
-        self._faults = FaultInjector(self._assignment.faults, self._ranks.pids.get)
+        self._faults = FaultInjector(self._assignment.faults, self._ranks.pids.get, self._deadline_s)
         self._work = AwaitedWork(self._board, self._deadline_s)
         self._mail = Mail(LETTER_S)
         stack.callback(self._mail.close)
@@ -101,6 +101,8 @@ class Processes:
                 self._end_in_failure()
             self._look_at_work()
             self._ranks.check_members()
+            for rank in self._faults.unreachable():
+                self._ranks.cut_off(rank)
             for _ in range(self._faults.joins_due(self._ranks.step)):
                 self._ranks.begin_one_anew()
             self._check_the_late()

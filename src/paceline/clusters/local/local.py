@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.base.checks import (
     check_compute,
+    check_cuts,
     check_deadline,
     check_device_word,
     check_faults,
@@ -169,6 +170,7 @@ class Local(Cluster):
         check_ranks(slow, max(job.ranks, self.workers))
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         check_joins(self.faults, job)
+        check_cuts(self.faults, is_network=self.link == TCP, remedy='write link="tcp"')
         assignment = Assignment(
             job=job,
             stragglers=self.stragglers,

@@ -28,6 +28,7 @@ class Mail:
     def open(self, rank: int) -> socket.socket:
         """Open the channel to a rank. Return the socket for its process. The caller closes it."""
         if rank in self._channels:  # of a lost process
+            self.drop(rank)
             self._channels.pop(rank).close()
         ours, theirs = socket.socketpair()
         self._channels[rank] = Channel(ours, self._letter_s)
@@ -42,6 +43,10 @@ class Mail:
         """Yield the letters that have arrived, and each channel that was closed. Wait for the first one."""
         for key, _ in self._selector.select(timeout_s):
             rank: int = key.data
+            if (
+                self._channels[rank] is not key.fileobj
+            ):  # replaced while the letters before this one were handled
+                continue
             try:
                 with interrupts.unprotected():
                     letter = self._channels[rank].receive()

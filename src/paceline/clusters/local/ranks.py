@@ -12,6 +12,7 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.members import NO_STATE
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
+from paceline.clusters.base.silence import patience_s
 from paceline.clusters.local.members import Members, Send
 from paceline.clusters.local.requests import Requests
 from paceline.clusters.local.resources import Resources
@@ -107,6 +108,16 @@ class Ranks:
         self._roster.note_loss(rank, ending.in_words(step, cause), step)
         self._lose(rank)
 
+    def cut_off(self, rank: int) -> None:
+        """End a rank that cannot reach the driver. It would end itself on another host."""
+        if self._roster.is_open(rank):
+            reason = f"cut off from the driver for {patience_s(self._deadline_s):g} s"
+            _log.warning("rank %d stops: it is %s", rank, reason)
+            self._end(rank)
+            step = self._board.step(rank)
+            self._roster.note_loss(rank, reason, step)
+            self._lose(rank)
+
     def may_leave_behind(self, rank: int) -> bool:
         return self._roster.is_open(rank) and self._job.can_lose(rank)
 
@@ -114,8 +125,7 @@ class Ranks:
         """End a rank. The run continues, or is complete, without it."""
         step = self._board.step(rank)
         reason = f"it {self.life(rank)}, and {fault}"
-        self._server.end([self.pids.pop(rank)])
-        self._read_journal(rank)
+        self._end(rank)
         self._roster.do_without(rank, reason, step)
         self._lose(rank)
         _log.warning("rank %d is left behind: %s", rank, reason)
@@ -126,6 +136,10 @@ class Ranks:
         for rank in filter(self.may_leave_behind, stopped):
             self.leave_behind(rank, "made no progress in time")
         return bool(stopped)
+
+    def _end(self, rank: int) -> None:
+        self._server.end([self.pids.pop(rank)])
+        self._read_journal(rank)
 
     def _read_journal(self, rank: int) -> None:
         """Read the journal of a rank that has ended."""

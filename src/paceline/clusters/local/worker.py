@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import math
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 from paceline.clusters.base.job import Job
+from paceline.clusters.base.silence import patience_s
 from paceline.clusters.local.preloading import adopt_environment
 from paceline.clusters.process import payload
 from paceline.clusters.process.channel import Channel, ChannelClosed, Letter
@@ -40,12 +42,13 @@ from paceline.costs.slow_links import SlowLinks
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, RunError
-from paceline.faults import Fault
+from paceline.faults import Cut, Fault
 from paceline.links import fuzz
 from paceline.links.memory.lending import Lending
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.shared_links import shared_links
 from paceline.links.tcp import PeerAddress, TcpEndpoint
+from paceline.links.tcp.cuts import LinkCut, LinkCuts
 from paceline.model.devices import device_of
 
 # From glibc's <malloc.h>.
@@ -99,6 +102,8 @@ def main(channel: Channel) -> None:
             # A rank that was lost before it opened its socket has no address.
             endpoint.meet([PeerAddress.from_values(each) if each else None for each in go["addresses"]])
         context.begin(go["start_s"])
+        if endpoint and letter.values["joins"]:
+            endpoint.cuts.forget_begun()
         result = drive(context.live())
         outcome = context.finish()
         outcome.result = result
@@ -179,6 +184,8 @@ def _prepare(channel: Channel, letter: Letter) -> ProcessContext:
 
         context = RegroupingProcess(job, rank, wire=wire_anew, reload=reload, **settings)
         context.joins = joins
+    if wiring.endpoint is not None:
+        wiring.endpoint.cuts = LinkCuts(_cuts_of(assignment, rank), context.now)
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.
     if not wiring.shared:
@@ -192,6 +199,19 @@ def _faults_of(assignment: Assignment, rank: int, *, joins: bool) -> list[Fault]
     """Return the faults of a rank. Faults in steps have hit its first process."""
     faults = [fault for fault in assignment.faults if fault.rank == rank]
     return [fault for fault in faults if fault.step is None] if joins else faults
+
+
+def _cuts_of(assignment: Assignment, rank: int) -> list[LinkCut]:
+    """Return when this rank sends nothing to others. The driver ends ranks that are cut off for too long."""
+    found, limit_s = [], patience_s(assignment.deadline_s)
+    for cut in (fault for fault in assignment.faults if isinstance(fault, Cut)):
+        is_lost = cut.seconds_s > limit_s
+        if rank in cut.side:  # it must not send once more before it is ended
+            others = set(range(assignment.job.ranks)) - set(cut.side)
+            found.append(LinkCut(cut.at_s, math.inf if is_lost else cut.at_s + cut.seconds_s, others))
+        else:  # it may send to another process that takes the rank
+            found.append(LinkCut(cut.at_s, cut.at_s + min(cut.seconds_s, limit_s), cut.side))
+    return found
 
 
 def _emulated(

@@ -122,6 +122,10 @@ class Learner(ABC, Generic[R]):
         return self.replica.gradient
 
     @property
+    def gradient_codec(self) -> str:
+        return "none" if self.replica.task.precision == "fp32" else "bf16"
+
+    @property
     def buffers(self) -> Sequence[Tensor]:
         return self.replica.buffers
 

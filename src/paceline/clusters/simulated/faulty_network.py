@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.mailbox import Mailbox
@@ -16,6 +17,13 @@ from paceline.clusters.simulated.network import Network
 from paceline.costs import Link
 from paceline.costs.slow_links import SlowLinks
 from paceline.costs.transfers import SharedLinks
+from paceline.faults import Cut
+
+
+class _Cut(NamedTuple):
+    start_s: float
+    end_s: float
+    ranks: set[int]
 
 
 class LossyNetwork(Network):
@@ -39,6 +47,7 @@ class LossyNetwork(Network):
         """Messages that have not arrived yet, by sender."""
         self._tell: dict[int, Callable[[int], None]] = {}
         """For each lost rank: function to call when its last message to a rank has arrived."""
+        self._cuts: list[_Cut] = []
         self.is_uneven = False
         """Whether a rank may be paused or slowed down. Operations of groups are then not timed as a whole."""
 
@@ -49,6 +58,7 @@ class LossyNetwork(Network):
 
     def close(self) -> None:
         super().close()
+        self._cuts.clear()
         self._carried.clear()
         self._tell.clear()
 
@@ -56,6 +66,32 @@ class LossyNetwork(Network):
         if self.is_uneven:
             return False
         return super().can_isolate(members) and self._tell.keys().isdisjoint(members)
+
+    def cut(self, fault: Cut) -> None:
+        """Hold back what would begin to arrive while these ranks are cut off, until the end of the cut."""
+        self.uniform = False  # so that each message looks at the cuts when it begins to arrive
+        self._cuts.append(_Cut(fault.at_s, fault.at_s + fault.seconds_s, set(fault.side)))
+
+    def drop_held(self, rank: int) -> None:
+        """Drop the messages of a rank that is lost because it is cut off. Another process of it is not cut off."""
+        now_s = self.kernel.now
+        self._carried[rank] = {
+            packet
+            for packet in self._carried[rank]
+            if packet.begins_s < now_s or not self._held_until_s(packet, now_s)
+        }
+        for cut in self._cuts:
+            if cut.start_s <= now_s:
+                cut.ranks.discard(rank)
+
+    def _held_until_s(self, packet: SendEvent, now_s: float) -> float:
+        """Return when the last cut between two ranks ends. 0 if there is none now."""
+        ends_s = [
+            cut.end_s
+            for cut in self._cuts
+            if cut.start_s <= now_s < cut.end_s and (packet.source in cut.ranks) != (packet.to in cut.ranks)
+        ]
+        return max(ends_s, default=0.0)
 
     def fall_back(self, rank: int) -> None:
         """Continue all operations of a rank message by message."""
@@ -78,6 +114,11 @@ class LossyNetwork(Network):
 
     def _arrive_late(self, packet: SendEvent) -> None:
         if packet in self._carried[packet.source]:
+            until_s = self._held_until_s(packet, self.kernel.now) if self._cuts else 0.0
+            if until_s:
+                packet.begins_s = until_s
+                self.kernel.at(until_s, self._arrive_late, packet)
+                return
             super()._arrive_late(packet)
         else:
             self.ports[packet.to].coming -= 1

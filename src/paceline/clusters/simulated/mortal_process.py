@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paceline.clusters.simulated.process import Process
 
 if TYPE_CHECKING:
-    from paceline.clusters.simulated.fault_injector import FaultyContext
+    from paceline.clusters.simulated.faulty_context import FaultyContext
 
 T = TypeVar("T")
 

@@ -17,7 +17,8 @@ from paceline.clusters.base.news import add_former, drop_entries, enter_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
-from paceline.clusters.simulated.fault_injector import FaultInjector, FaultyContext, end_the_run
+from paceline.clusters.simulated.fault_injector import KILLED, FaultInjector, end_the_run
+from paceline.clusters.simulated.faulty_context import FaultyContext
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import Event
@@ -57,15 +58,15 @@ class Regrouping(FaultInjector):
     def _new_context(self, rank: int) -> RegroupingContext:
         return RegroupingContext(self, self._world, self._job, rank, self.make_replica(rank))
 
-    def kill(self, rank: int) -> None:
+    def kill(self, rank: int, how: str = KILLED) -> None:
         if not self._job.can_lose(rank):
-            super().kill(rank)
+            super().kill(rank, how)
             return
         self.finish_files()
         context = self._contexts[rank]
         if context.checkpoint_writer is not None:
             context.checkpoint_writer.abandon("it is lost")
-        self._reasons[rank] = reason = f"killed by pl.faults in step {context.step}"
+        self._reasons[rank] = reason = f"{how} in step {context.step}"
         self._network.fall_back(rank)
         for process in context.processes:
             process.stop()
@@ -233,11 +234,15 @@ class RegroupingContext(FaultyContext):
 
     def check_all(self) -> None:
         """Stop the program if the members have changed."""
-        if self._regrouping.agreement.wanted == self.generation:
+        if not self.members_changed:
             return
         for process in tuple(self.processes):
             if process.name and _waits(process):
                 process.throw(MembersChanged())
+
+    @property
+    def members_changed(self) -> bool:
+        return self._regrouping.agreement.wanted != self.generation
 
     async def meet_members(self, arrival: Arrival) -> Membership | None:
         for process in tuple(self.processes):

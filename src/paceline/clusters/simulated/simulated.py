@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.clusters.base.checks import (
     check_compute,
+    check_cuts,
     check_faults,
     check_faults_fit,
     check_joins,
@@ -34,7 +35,7 @@ from paceline.clusters.simulated.gradient_timer import MeasuredTimes
 from paceline.clusters.simulated.models import KnownModel
 from paceline.clusters.simulated.simulation import Simulation
 from paceline.costs import Link
-from paceline.costs.calibration import Calibration
+from paceline.costs.calibration import SHARED_MEMORY, Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
 from paceline.costs.fabric import Fabric, check_hosts
@@ -183,6 +184,8 @@ class Simulated(Cluster):
         # A strategy that uses fewer ranks ignores faults of the others.
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         check_joins(self.faults, job)
+        remedy = 'write link=pl.Link("10Gbps", "50us")'
+        check_cuts(self.faults, is_network=self.link != SHARED_MEMORY, remedy=remedy)
         check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
         threads = threads_of(self, job.workers)

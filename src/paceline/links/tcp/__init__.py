@@ -5,6 +5,7 @@ handshake   both sides prove that they belong to the run, before any data
 attempts    handshakes under way, which another thread can end
 acceptor    a thread that accepts connections and authenticates them
 streams     non-blocking bytes over a connection, plain or TLS
+cuts        times in which messages are held back, to test a network that fails
 way         tensors over one connection, in both directions
 endpoint    the ways of one rank
 """

@@ -13,6 +13,7 @@ from paceline.errors import FrameError
 from paceline.links.tcp.acceptor import ACCEPT_S, Acceptor, Handover
 from paceline.links.tcp.address import PeerAddress, listen
 from paceline.links.tcp.attempts import Attempt, Attempts
+from paceline.links.tcp.cuts import LinkCuts
 from paceline.links.tcp.handshake import Authenticator, Channel, Peer
 from paceline.links.tcp.streams import PlainStream, open_stream
 from paceline.links.tcp.way import TcpWay
@@ -49,6 +50,8 @@ class TcpEndpoint:
         self.address = PeerAddress(host, port, self.authenticator.certificate)
         self.heard_s = 0.0
         """When data last arrived, on the monotonic clock."""
+        self.cuts = LinkCuts()
+        """Times in which messages to some ranks are held back."""
         self._addresses: Sequence[PeerAddress | None] = ()
         self._ways: dict[int, TcpWay] = {}
         self._streams: dict[int, PlainStream] = {}

@@ -11,6 +11,7 @@ from paceline.errors import FrameError
 from paceline.links.frames import HEADER_BYTES, Header, pack, unpack
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation, SendQueue
+from paceline.links.tcp.cuts import LinkCuts
 from paceline.links.tcp.streams import PlainStream
 from paceline.model.sums import combine_into
 
@@ -34,6 +35,9 @@ class Endpoint(Protocol):
     def request(self, rank: int) -> None:
         """Connect to another rank, unless an attempt has begun."""
         ...
+
+    cuts: LinkCuts
+    """Times in which messages are held back."""
 
     def note_received(self) -> None:
         """Note that data has arrived."""
@@ -88,6 +92,9 @@ class TcpWay(SendQueue):
 
     # Sending
 
+    def resumes_s(self) -> float:
+        return self._endpoint.cuts.resumes_s(self._to)
+
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:
             # First, because this raises an error if the tensor cannot be sent.
@@ -109,6 +116,8 @@ class TcpWay(SendQueue):
 
     def _writable(self) -> PlainStream | None:
         """Return the connection if it can send; request a connection if there is none."""
+        if self._endpoint.cuts and self._endpoint.cuts.holds(self._to):
+            return None
         if self._stream is None:
             self._endpoint.request(self._to)
         if self._stream is None or not self._stream.is_writable:

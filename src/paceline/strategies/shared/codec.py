@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, is_dataclass
+from dataclasses import field
 from typing import Any
 
 from paceline.codecs import NAMES, GradientCodec, MessageCodec, PowerSGD, codec_of, spell_codec
+from paceline.context import Context, Net
 from paceline.errors import ConfigurationError
 from paceline.schedules.collectives import ALL_REDUCE
 
@@ -19,16 +20,6 @@ def codec_field(what: str) -> Any:
     """Return the dataclass field of a codec for `what`."""
     text = f"encoding of {what}: {', '.join(NAMES)}"
     return field(default="none", metadata={"help": text, "encodes": what})
-
-
-def check_keeps_overflow(strategy: object, precision: str) -> None:
-    """Raise if a strategy encodes gradients so that an overflow in float16 is lost. Updates with one are skipped."""
-    declared = fields(strategy) if is_dataclass(strategy) else ()
-    encodes = {each.name: str(each.metadata.get("encodes")) for each in declared}
-    codec = getattr(strategy, "codec", "none")
-    if precision == "fp16" and "gradients" in encodes.get("codec", "") and codec not in ("none", "bf16"):
-        bound = 'must be none or bf16 with precision="fp16": it must not change infinity in gradients'
-        raise ConfigurationError("codec", bound, codec, 'choose one of them, or precision="bf16"')
 
 
 def set_codec(strategy: object, algorithm: str | None = None, *, name: str = "codec") -> None:
@@ -51,6 +42,17 @@ def carriers(codec: str) -> tuple[str, ...]:
     if isinstance(made, PowerSGD):
         return ("auto", *ALL_REDUCE)
     return ("auto", "ring")  # ranks gather the codes of all on a ring
+
+
+def gradient_codec(ctx: Context, codec: str, algorithm: str | None = None, *, net: Net | None = None) -> str:
+    """Return the codec that carries gradients: that of the strategy, or of the task's precision if it has none.
+
+    The precision has no codec between ranks that share memory, and for an `algorithm` that cannot carry it.
+    """
+    default, among = ctx.model.gradient_codec, ctx.net if net is None else net
+    if codec != "none" or default == "none" or among.shares_memory:
+        return codec
+    return default if algorithm is None or algorithm in carriers(default) else "none"
 
 
 def algorithm_for(codec: str, chosen: str) -> str:

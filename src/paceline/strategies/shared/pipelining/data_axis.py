@@ -12,7 +12,7 @@ from typing import Protocol
 from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
 from paceline.collectives.coded import coded
 from paceline.context import Context, Net
-from paceline.strategies.shared.codec import algorithm_for
+from paceline.strategies.shared.codec import algorithm_for, gradient_codec
 from paceline.strategies.shared.sharding.exchange import Exchange
 
 
@@ -51,15 +51,20 @@ class Copies:
 
     shared_by = None
 
-    def __init__(self, ctx: Context, net: Net, algorithm: str, codec: str = "none") -> None:
+    def __init__(
+        self, ctx: Context, net: Net, algorithm: str, codec: str = "none", *, is_split: bool = False
+    ) -> None:
+        """With `is_split`, ranks of other stages or of a tensor group hold the same parameters, and must get equal
+        sums. They would round them differently, so the task's precision selects no codec.
+        """
         self._model = ctx.model
         self.codec = codec
-        self._net = coded(ctx, codec, net)
         if algorithm == "auto":
             gradient = ctx.model.gradient
             chosen = choose_algorithm(net, gradient.numel() * gradient.itemsize, for_run=True)
             algorithm = algorithm_for(codec, chosen)
         self._algorithm = algorithm
+        self._net = coded(ctx, codec if is_split else gradient_codec(ctx, codec, algorithm, net=net), net)
 
     @property
     def own(self) -> slice:

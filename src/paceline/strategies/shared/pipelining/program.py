@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from paceline.collectives import broadcast
 from paceline.collectives.mesh import Mesh
-from paceline.context import Batch, Context, Net, Segment, Strategy
-from paceline.schedules.pipeline import CONTINUOUS
+from paceline.context import Batch, Context, Net, Segment, StateAt, Strategy
+from paceline.errors import ConfigurationError
+from paceline.schedules.pipeline import CONTINUOUS, check_order
 from paceline.strategies.shared.pipelining.continuous import ContinuousStage
 from paceline.strategies.shared.pipelining.data_axis import Copies, DataAxis, ShardedMeshUpdate, SharedUpdates
 from paceline.strategies.shared.pipelining.mesh_update import MeshUpdate
@@ -60,8 +61,24 @@ class SegmentedStrategy(Strategy):
     def replicates(self) -> Sequence[str]:
         return ("worker",)
 
+    @property
+    def state_at(self) -> StateAt:
+        return "" if self.plan(1).order in CONTINUOUS else "shards"
+
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
+
+    def check_left(self, workers: int) -> None:
+        """Raise an error if a run cannot continue with `workers` workers.
+
+        Workers that are too few for another row of the mesh look on.
+        """
+        plan = self.plan(workers)
+        row = (plan.stages or 1) * plan.tensor
+        if workers < row:
+            raise ConfigurationError("workers", f"must be at least {row}", workers, "use a smaller mesh")
+        stages = workers if plan.stages is None else plan.stages
+        check_order(plan.order, stages, plan.microbatches_of(stages), plan.chunks)
 
     def syncs_batch_norm(self, workers: int) -> bool:
         return not self.divides_batch(workers)
@@ -115,6 +132,8 @@ class _Rank:
         size = self._net.size * self._tensor.size
         row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
         held = held_segments(segments, self._net.size)
+        stages = [{name for s in own for name in segments[s].parameters} for own in held]
+        self._has_tied = sum(map(len, stages)) > len(set[str]().union(*stages))
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
         self._continuous: ContinuousStage | None = None
@@ -135,7 +154,8 @@ class _Rank:
         segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
-        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec)
+        is_split = tensor.size > 1 or self._has_tied
+        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec, is_split=is_split)
 
     def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
         ctx, group, tensor = self._ctx, self._group, self._tensor
@@ -143,7 +163,7 @@ class _Rank:
         shards = ctx.model.stages.hold(
             own, worker=group.rank, position=tensor.rank, shared_by=group.size, **frees
         )
-        self._exchange = exchange_on(ctx, group, shards, **frees)
+        self._exchange = exchange_on(ctx, group, shards, frees_parameters=frees_parameters)
         segments = ZeroStage(ctx.model.stages, self._cut, tensor, shards, self._exchange, own, **frees)
         return segments, ShardedMeshUpdate(ctx, group, self._exchange)
 

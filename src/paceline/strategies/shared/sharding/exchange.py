@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.collectives import all_gather, reduce_own_shard, reduce_scatter
+from paceline.collectives.coded import coded
 from paceline.collectives.tensors import overwrite
 from paceline.context import Context, Net, Shards
 
@@ -42,8 +43,9 @@ class ByMessages:
 
     prefetches = True
 
-    def __init__(self, net: Net, shards: Shards, *, frees_parameters: bool) -> None:
-        self._net = net
+    def __init__(self, net: Net, gradients: Net, shards: Shards, *, frees_parameters: bool) -> None:
+        """Create the exchange. `gradients` is the net that carries gradients."""
+        self._net, self._gradients = net, gradients
         self._shards = shards
         self._parts = {unit.number: unit.parts for unit in shards.units}
         self._frees = frees_parameters
@@ -59,7 +61,7 @@ class ByMessages:
     async def scatter(self, unit: int) -> None:
         with self._shards.gradient(unit) as (whole, own):
             if len(whole):
-                overwrite(own, await reduce_scatter(self._net, whole, parts=self._parts[unit]))
+                overwrite(own, await reduce_scatter(self._gradients, whole, parts=self._parts[unit]))
 
     async def updated(self) -> None:
         if not self._frees:
@@ -133,8 +135,10 @@ def _like(tensor: Tensor, length: int) -> Tensor:
     return tensor.new_empty(1).expand(length)
 
 
-def exchange_on(ctx: Context, net: Net, shards: Shards, *, frees_parameters: bool) -> Exchange:
-    """Return the fastest exchange between these ranks."""
+def exchange_on(
+    ctx: Context, net: Net, shards: Shards, *, frees_parameters: bool, codec: str = "none"
+) -> Exchange:
+    """Return the fastest exchange between these ranks. `codec` encodes messages with gradients."""
     if net.shares_memory:
         return ByMemory(ctx, net, shards, frees_parameters=frees_parameters)
-    return ByMessages(net, shards, frees_parameters=frees_parameters)
+    return ByMessages(net, coded(ctx, codec, net), shards, frees_parameters=frees_parameters)
