@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import has, raised, refused
 
@@ -71,7 +71,7 @@ class Reference:
         self.out_free[rank] = start + seconds
         self.serial += 1
         arrival = start + self.latency[rank][step.to]
-        heapq.heappush(self.events, (arrival, 1, start, now, rank, self.serial, step.to, seconds))
+        heapq.heappush(self.events, (arrival, 1, start, rank, self.serial, step.to, seconds))
         return self.out_free[rank]
 
     def wake(self, rank: int) -> None:
@@ -79,13 +79,13 @@ class Reference:
         if wish is None:
             self.waiting.add(rank)
         elif wish != "ended":
-            heapq.heappush(self.events, (wish, 0, 0.0, 0.0, rank, 0, rank, 0.0))
+            heapq.heappush(self.events, (wish, 0, 0.0, rank, 0, rank, 0.0))
 
     def run(self):
         for rank in range(len(self.programs)):
             self.wake(rank)
         while self.events:
-            now, kind, _, _, source, _, rank, seconds = heapq.heappop(self.events)
+            now, kind, _, source, _, rank, seconds = heapq.heappop(self.events)
             if kind == 1:
                 self.in_free[rank] = max(now, self.in_free[rank]) + seconds
                 self.delivered[source, rank].append(self.in_free[rank])
@@ -128,7 +128,17 @@ def same(found, expected) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
+MESSAGES_AT_THE_SAME_TIME = (
+    *("all-reduce", "halving-doubling", 8, {}, 13, np.ones((8, 8)), np.full((8, 8), 0.25), np.zeros(8)),
+    np.array([12.0, 9, 3, 8, 4, 5, 10, 14]),
+    np.array([19.0, 1, 15, 0, 8, 6, 1, 13]),
+)
+"""Messages of two senders start and arrive at the same time, but were called at different times: the order is that of
+the ranks."""
+
+
 @settings(max_examples=250, deadline=None)
+@example(MESSAGES_AT_THE_SAME_TIME)
 @given(cases())
 def test_schedules_and_plans_are_timed_as_message_by_message(case):
     *which, length, latency, per_byte, arrivals, out_free, in_free = case
