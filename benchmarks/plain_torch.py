@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
 
 DDP, ALONE = "ddp", "alone"
+DEADLINE_S = 180.0
 
 
 Serve = Callable[[int, int, str, Connection], None]
@@ -51,10 +52,24 @@ class PlainTorch:
             self._processes.append(process)
 
     def run(self, kind: str, steps: int) -> list[list[float]]:
-        """Return the end of each step of each worker, on the machine's monotonic clock."""
+        """Return the end of each step of each worker, on the machine's monotonic clock.
+
+        Raise an error if a process dies or hangs.
+        """
         for pipe in self._pipes:
             pipe.send((kind, steps))
-        return [pipe.recv() for pipe in self._pipes]
+        return [self._answer(pipe) for pipe in self._pipes]
+
+    def _answer(self, pipe: Connection) -> list[float]:
+        if pipe.poll(DEADLINE_S):
+            try:
+                ends_s: list[float] = pipe.recv()
+                return ends_s
+            except EOFError:
+                pass
+        for process in self._processes:
+            process.kill()
+        raise RuntimeError(f"a process of plain torch died, or gave no answer within {DEADLINE_S:g} s")
 
     def __enter__(self) -> PlainTorch:
         return self
@@ -69,7 +84,7 @@ class PlainTorch:
         self._folder.cleanup()
 
 
-class _Trainer:
+class PlainTrainer:
     """A model and its optimizer in a plain training loop."""
 
     def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], rank: int, workers: int) -> None:
@@ -119,8 +134,8 @@ def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> Non
     data = make_data(workers)
     join(rank, workers, meeting_point)
     trainers = {
-        DDP: _Trainer(DistributedDataParallel(build_model()), data, rank, workers),
-        ALONE: _Trainer(build_model(), data, rank, workers),
+        DDP: PlainTrainer(DistributedDataParallel(build_model()), data, rank, workers),
+        ALONE: PlainTrainer(build_model(), data, rank, workers),
     }
     obey(pipe, trainers)
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,10 +91,10 @@ SCENES = {
             "pipeline:order=interleaved,chunks=2,microbatches=8": "each rank has two stages, one per half",
             "pipeline:order=zb-h1,microbatches=6": "weight gradients fill the idle time at the end",
             "pipeline:order=zb-h2,microbatches=8": "more micro-batches in flight fill the idle time at the start",
-            "pipeline:order=pipedream": "six batches without a flush: each rank updates after every backward pass",
-            "pipeline:order=pipedream-2bw,microbatches=4": "two batches without a flush, one update for each",
+            "pipeline:order=pipedream": "twelve batches of one micro-batch, without a flush between them",
+            "pipeline:order=pipedream-2bw,microbatches=4": "four batches without a flush, one update for each",
         },
-        more_steps={"pipeline:order=pipedream": 6, "pipeline:order=pipedream-2bw,microbatches=4": 2},
+        more_steps={"pipeline:order=pipedream": 12, "pipeline:order=pipedream-2bw,microbatches=4": 4},
         **EVEN
         | {
             "compute": pl.times.Phases("4ms", "4ms", "4ms"),
@@ -261,11 +262,16 @@ def parameters(kind: type) -> list[str]:
     fields = dataclasses.fields(kind)
     if not fields:
         return []
-    rows = [
-        f"| `{field.name}` | `{field.default}` | {field.metadata.get('help', '').replace('|', '/')} |"
-        for field in fields
-    ]
+    rows = [f"| `{field.name}` | {default(field)} | {help_of(field)} |" for field in fields]
     return ["## Parameters", "", "| name | default | meaning |", "|---|---|---|", *rows, ""]
+
+
+def default(field: dataclasses.Field[Any]) -> str:
+    return "none" if field.default == "" else f"`{field.default}`"
+
+
+def help_of(field: dataclasses.Field[Any]) -> str:
+    return str(field.metadata.get("help", "")).replace("|", "/")
 
 
 def contents() -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "check_against_single",
     "check_members",
     "random_case",
+    "random_case_in_parts",
     "random_processes",
     "single",
 ]
@@ -106,6 +107,22 @@ FREE = (
     "diloco:period=4,fragments=2,delay=1",
 )
 """Strategies whose weights depend on which workers are quicker, or on how many there are."""
+IN_PARTS = {
+    "zero:stage=1": 1,
+    "zero:stage=2": 1,
+    "zero:stage=3": 1,
+    "layers": 1,
+    "pipeline": 1,
+    "pipeline:stages=2": 2,
+    "pipeline:order=zb-h1": 1,
+    "tensor": 1,
+    "tensor:size=2": 2,
+    "hybrid:pipeline=2": 2,
+    "hybrid:pipeline=2,zero=1": 2,
+    "hybrid:tensor=2,zero=3": 2,
+    "hybrid:zero=2": 1,
+}
+"""Strategies that go back to a checkpoint, with the fewest workers that can continue."""
 LINKS = (pl.Link("1Mbps", "1ms"), pl.Link("100kbps", "0.1ms"), pl.Link("10Gbps", "50us"), pl.Link.ideal())
 MESSAGES = [name for name in pl.collectives.ALGORITHMS if name not in ("shared", "native")]
 
@@ -145,6 +162,31 @@ def random_case(seed, *, free=False):
         faults=faults,
     )
     return number, spec, cluster, steps
+
+
+def random_case_in_parts(seed):
+    """The same for a strategy that goes back to the newest checkpoint, with the interval of checkpoints."""
+    rng = random.Random(seed)
+    spec = rng.choice(list(IN_PARTS))
+    fewest, workers, steps = IN_PARTS[spec], rng.choice([2, 4]), rng.randint(2, 8)
+    long_s = steps * 0.04
+    faults = [
+        Kill(rank, at=rng.random() * long_s) if rng.random() < 0.7 else Kill(rank, step=rng.randrange(steps))
+        for rank in rng.sample(range(workers), rng.randint(0, workers - fewest))
+    ]
+    restart = rng.random() < 0.4
+    if restart:
+        faults += [Kill(rng.randrange(workers), at=rng.random() * long_s) for _ in range(2)]
+    cluster = pl.Simulated(
+        workers=workers,
+        min_workers=fewest,
+        restart=restart,
+        compute=rng.choice([pl.times.Exponential(0.01), pl.times.Constant(0.01)]),
+        link=rng.choice(LINKS),
+        faults=faults,
+    )
+    number = rng.choice([each for each in _ALL if "accumulate" not in CHANGES[each]])
+    return number, spec, cluster, steps, rng.randint(1, 4)
 
 
 def random_processes(seed):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from docutils.nodes import literal_block
+
 import paceline
 
 project = "Paceline"
@@ -39,8 +41,19 @@ html_use_index = True
 html_show_search_summary = False  # a page that is read from the disk may not fetch others
 
 
+COMMANDS = ("paceline ", "python ", "pip ", "make ", "torchrun ", "mpirun ", "srun ")
+
+
 def setup(app: Any) -> None:
     app.connect("html-page-context", set_language)
+    app.connect("doctree-resolved", mark_commands)
+
+
+def mark_commands(app: Any, tree: Any, page: str) -> None:
+    """Mark blocks of commands, whose long lines are wrapped: see site.css."""
+    for block in tree.findall(literal_block):
+        if block.astext().startswith(COMMANDS):
+            block["classes"].append("command")
 
 
 def set_language(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:

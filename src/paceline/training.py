@@ -37,9 +37,9 @@ from paceline.model.portable import portable
 from paceline.run_length import compare_length, count_updates, schedule_in_steps
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
+from paceline.strategies.registry.fp16 import check_fp16
 from paceline.strategies.registry.priced import stored_in_16_bits
 from paceline.strategies.registry.survival import average_period, check_elastic
-from paceline.strategies.shared.codec import check_keeps_overflow
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.task import Task
@@ -123,7 +123,7 @@ def train(
         keep_best=keep_best,
     )
     watchers = Callbacks(callbacks)
-    check_keeps_overflow(chosen, task.precision)
+    check_fp16(chosen, task.precision)
     roles = roles_of(chosen, where)
     check_elastic(task, chosen, where, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)

@@ -528,7 +528,7 @@ def test_a_task_file_may_register_a_strategy(small, words, monkeypatch):
 def test_names_of_other_systems_are_listed_with_what_they_are_there():
     listed = invoke("strategies").stdout
     assert "tensor, as in Megatron-LM." in listed
-    assert "pipeline, as in GPipe and PipeDream." in listed
+    assert "pipeline, as in GPipe." in listed
     assert "all-reduce, called DistributedDataParallel in PyTorch." in listed
     assert not any(
         line.endswith((" .", "called .")) or "  in " in line.strip() for line in listed.splitlines()

@@ -58,8 +58,8 @@ def test_a_slow_rank_is_shown(capsys):
 
 def test_a_slow_rank_that_has_not_ended_a_computation_is_shown_without_a_figure(capsys):
     with shown_progress(quiet=False) as show:
-        show(Progress(3, 10, math.nan, 0, 0.0, None, 2, math.inf))
-    assert capsys.readouterr().err == "step 3/10  rank 2 is slow\n"
+        show(Progress(3, 10, math.nan, 0, 0.0, None, 2, math.inf, 3))
+    assert capsys.readouterr().err == "step 3/10  3 workers  rank 2 is slow\n"
 
 
 def stage(**news):

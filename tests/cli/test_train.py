@@ -58,3 +58,15 @@ def test_a_precision_replaces_that_of_the_task(words):
         losses[precision] = json.loads(run.stdout)["loss"]
     assert losses["fp32"] != losses["bf16"]
     assert invoke(*words[:-2], "--precision", "fp8", "--steps", "1").exit_code == 2
+
+
+def test_random_faults_of_a_simulation_give_its_goodput(words):
+    given = (*words[:-2], "--workers", "4", "--fault", "random:mean=10ms", "--steps", "40")
+    run = invoke(*given, "--min-workers", "1", "--restart")
+    assert run.exit_code == 0, run.stderr
+    goodput = json.loads(run.stdout)["goodput"]
+    assert 0 < goodput["with_restart"]["goodput"] < 1
+    assert goodput["interval_s"] > 0
+    run = invoke(*given)  # a lost worker ends this run, and the answer is printed all the same
+    assert run.exit_code == 1
+    assert "goodput, min_workers=1, restart" in run.stderr

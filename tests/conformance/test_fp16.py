@@ -143,4 +143,7 @@ def test_what_cannot_be_computed_in_fp16_is_refused():
     for codec in ("fp16", "int8", "topk-0.1"):
         with refused("codec", codec, bound=has("fp16")):
             pl.train(task_of(), f"all-reduce:codec={codec}", simulated(2), steps=1)
+    for order in ("pipedream", "pipedream-2bw"):
+        with refused("precision", "fp16", bound=has(order)):
+            pl.train(task_of(), f"pipeline:order={order}", simulated(2), steps=1)
     pl.train(task_of(), "diloco:codec=int8", simulated(2), steps=2)  # it encodes no gradients

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from paceline.costs.intervals import daly_s, young_s
+from paceline.costs.intervals import best_interval_s, daly_s, simulated_goodput, young_s
 
 
 def expected_s(interval_s, checkpoint_s, failures_every_s):
@@ -44,3 +44,24 @@ def test_where_checkpoints_take_longer_than_there_is_time_the_interval_is_that_b
 
 def test_where_checkpoints_cost_nothing_both_say_the_same():
     assert daly_s(1e-9, 3600) == pytest.approx(young_s(1e-9, 3600), rel=1e-5)
+
+
+@pytest.mark.parametrize("interval_s", [20, 300, 3000])
+def test_the_simulated_goodput_is_that_of_dalys_equation(interval_s):
+    found = simulated_goodput(interval_s, 10, 3600, failures=200_000)
+    assert found == pytest.approx(1 / expected_s(interval_s, 10, 3600), rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("formula", [young_s, daly_s])
+@pytest.mark.parametrize(
+    ("checkpoint_s", "failures_every_s"), [(0.02, 600), (5, 600), (30, 3600), (60, 86_400)]
+)
+def test_the_goodput_at_the_interval_of_young_and_daly_is_within_two_percent_of_the_best(
+    formula, checkpoint_s, failures_every_s
+):
+    best_s = best_interval_s(checkpoint_s, failures_every_s)
+    best = simulated_goodput(best_s, checkpoint_s, failures_every_s)
+    given_s = formula(checkpoint_s, failures_every_s)
+    assert 0.98 * best <= simulated_goodput(given_s, checkpoint_s, failures_every_s) <= best
+    assert simulated_goodput(5 * best_s, checkpoint_s, failures_every_s) < best

@@ -75,6 +75,16 @@ def test_pages_open_on_a_phone_without_requests_or_complaints(open_page, pages):
     assert (shown.complaints(), shown.requests(), too_wide) == ([], [], [])
 
 
+def test_commands_are_wrapped_and_pictures_keep_their_size_on_a_phone(open_page, site):
+    shown = open_page(site / "docs/tutorial/04-waiting-for-the-slowest.html", width=PHONE, ready=LOADED)
+    hidden = (
+        "[...document.querySelectorAll('.command pre')].map((each) => each.scrollWidth - each.clientWidth)"
+    )
+    assert shown.value(hidden) == [0, 0]
+    widths = "[...document.querySelectorAll('article img')].map((each) => each.clientWidth)"
+    assert min(shown.value(widths)) > 1.5 * PHONE
+
+
 def test_calculators_answer_the_keyboard_and_refuse_bad_numbers(open_page, site):
     shown = open_page(site / "docs" / "widgets" / "README.html", ready=LOADED)
     results = "[...document.querySelectorAll('.calculator .result')].map((each) => each.textContent)"

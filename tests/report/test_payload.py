@@ -5,6 +5,7 @@ import pytest
 from report.cases import entry, handmade, history_of, trained
 
 from paceline.analysis.comparison.entry import Entry
+from paceline.faults import Kill
 from paceline.report.payload import payload, script_safe_json
 from paceline.trace import Kind
 
@@ -67,3 +68,12 @@ def test_consensus_is_there_where_the_history_has_it():
     assert found["consensus"]["value"] == [0.125, 0.125]
     [other] = payload([entry("sync")])["runs"]
     assert other["consensus"] is None
+
+
+def test_changes_of_members_have_a_sentence_and_other_losses_a_step():
+    elastic = trained("sync", min_workers=1, faults=[Kill(1, step=3), Kill(2, step=5)])
+    plain = trained("async", faults=[Kill(1, step=3)])
+    first, second = payload([entry("sync", elastic), entry("async", plain)])["runs"]
+    assert [text.split()[:2] for text in first["changes"]] == [["Generation", "1"], ["Generation", "2"]]
+    assert first["lost"] == second["changes"] == []
+    assert [rank for rank, _ in second["lost"]] == [1]

@@ -71,3 +71,17 @@ def test_a_metric_that_is_the_loss_is_told_apart_from_that_of_the_last_step():
 def test_a_metric_without_a_name_is_called_one():
     run = with_figures(run_of("single"), metrics=(0.5,), fingerprint={"metric": "<lambda>"})
     assert as_lines(run)["metric"] == "0.5000"
+
+
+def test_a_change_of_members_is_told_with_its_times_and_what_was_repeated():
+    faults = [pl.faults.Kill(1, step=3), pl.faults.Join(step=5)]
+    machines = simulated(4, min_workers=2, faults=faults)
+    run = pl.train(a_task(), "all-reduce", machines, steps=6)
+    lost, joined = (line for name, line in as_lines(run).items() if name.startswith("generation"))
+    change = run.generations[1]
+    done_s = next(record.seconds for record in run.history if record.seconds > change.began_s)
+    assert "rank 1 lost, 1 step repeated, 3 ranks from step 3" in lost
+    assert f"at {format_seconds(change.detected_s)}" in lost
+    assert f"next step complete {format_seconds(done_s - change.detected_s)} later" in lost
+    assert "rank 1 joined" in joined
+    assert "4 ranks" in joined

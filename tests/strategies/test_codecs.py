@@ -167,6 +167,8 @@ def test_training_still_learns(codec):
         ("local-sgd:codec=int8,post_local=3", refused("post_local", 3)),
         ("local-sgd:codec=int8,averages=parameters+momentum", refused("averages")),
         ("hybrid:zero=1,codec=bf16", refused("codec", "bf16")),
+        ("decentralized:codec=bf16", refused("decentralized:codec", "bf16", bound=has("mean", "gossip"))),
+        ("zero:codec=bf16", refused("zero:codec", "bf16", remedy=has("all-reduce", "hybrid"))),
     ],
 )
 def test_what_a_strategy_cannot_carry_is_refused(spec, refusal):

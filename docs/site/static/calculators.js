@@ -19,7 +19,7 @@
         number("pipeline", "Pipeline stages", 2, 1, 256),
         number("tensor", "Tensor group", 4, 1, 64),
         choice("zero", "ZeRO", { 0: "0: nothing sharded", 1: "1: optimizer", 2: "2: and gradients" }, 1),
-        choice("precision", "Precision", { bf16: "bf16, master copy fp32", fp32: "fp32" }, "bf16"),
+        choice("precision", "Precision (+ master copy)", { bf16: "bf16 + fp32", fp32: "fp32" }, "bf16"),
         choice("recompute", "Activations", { "": "stored", yes: "recomputed" }, ""),
       ],
       check(v) {
@@ -143,8 +143,8 @@
     return {
       constant: "constant",
       exponential: "exponential",
-      shifted: "fixed part plus exponential",
-      pareto: "Pareto: a heavy tail",
+      shifted: "fixed + exponential",
+      pareto: "Pareto (heavy tail)",
     };
   }
 

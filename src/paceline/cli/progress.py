@@ -152,6 +152,8 @@ def _figures(progress: Progress) -> str:
         figures.append(f"metric {progress.metric:.4f}")
     if progress.seconds > 0:
         figures.append(f"{progress.samples / progress.seconds:,.0f} samples/s")
+    if progress.workers is not None:
+        figures.append(f"{progress.workers} worker{'s' * (progress.workers != 1)}")
     if progress.slow_rank is not None:
         slowness = f" ({progress.slowness:.1f}x)" if math.isfinite(progress.slowness) else ""
         figures.append(f"rank {progress.slow_rank} is slow{slowness}")

@@ -20,6 +20,7 @@ from paceline.errors import ConfigurationError, RunError
 from paceline.system import interrupts
 
 if TYPE_CHECKING:
+    from paceline.analysis.goodput import Goodput
     from paceline.runs.run import Progress, Run
     from paceline.task.task import Task
 
@@ -106,10 +107,10 @@ def train(
             "resume": resume if from_dcp is None else from_dcp,
             "max_seconds": max_seconds,
         }
-        run = _trained(file, strategy, words, quiet, board, precision, options_of_train)
+        run, goodput = _trained(file, strategy, words, quiet, board, precision, options_of_train)
         if out is not None:
             _save(run, out)
-        typer.echo(json.dumps(_figures(run)) if as_json else result_text(run))
+        typer.echo(json.dumps(_figures(run, goodput)) if as_json else result_text(run, goodput))
 
 
 def with_precision(task: Task, precision: str | None) -> Task:
@@ -132,8 +133,9 @@ def _trained(
     board: Board | None,
     precision: str | None,
     options_of_train: dict[str, Any],
-) -> Run:
+) -> tuple[Run, Goodput | None]:
     import paceline as pl
+    from paceline.errors import PeerLost
 
     cluster = words.cluster()
     with exit_codes(failure=REFUSED):
@@ -148,17 +150,37 @@ def _trained(
             for watcher in watchers:
                 watcher(progress)
 
-        run = pl.train(task, strategy, cluster, progress=show if watchers else None, **options_of_train)
+        length = {name: options_of_train[name] for name in ("steps", "epochs", "seed")}
+        try:
+            run = pl.train(task, strategy, cluster, progress=show if watchers else None, **options_of_train)
+        except PeerLost:
+            if (goodput := _goodput(task, strategy, cluster, length)) is not None:
+                from paceline.runs.summary import aligned
+
+                typer.echo(aligned(goodput.lines()), err=True)
+            raise
         if page is not None:
             page.write(run)
-        return run
+        return run, _goodput(task, strategy, cluster, length)
 
 
-def _figures(run: Run) -> dict[str, Any]:
+def _goodput(task: Task, strategy: str, cluster: Any, length: dict[str, Any]) -> Goodput | None:
+    """Return the goodput of a simulated run with random failures. None for other runs."""
+    import paceline as pl
+    from paceline.analysis.goodput import goodput_of
+
+    is_random = any(isinstance(fault, pl.faults.Random) for fault in getattr(cluster, "faults", ()))
+    if not is_random or not isinstance(cluster, pl.Simulated):
+        return None
+    return goodput_of(task, strategy, cluster, **length)
+
+
+def _figures(run: Run, goodput: Goodput | None) -> dict[str, Any]:
     from paceline.analysis.diagnosis.diagnose import diagnose
     from paceline.analysis.diagnosis.words import sentences
 
-    return {**run.as_dict(), "diagnosis": sentences(diagnose(run))}
+    found = {} if goodput is None else {"goodput": dataclasses.asdict(goodput)}
+    return {**run.as_dict(), "diagnosis": sentences(diagnose(run)), **found}
 
 
 def _save(run: Run, out: Path) -> None:
@@ -168,11 +190,12 @@ def _save(run: Run, out: Path) -> None:
         raise RunError(f"the run succeeded, but could not be saved in {out}: {error}") from error
 
 
-def result_text(run: Run) -> str:
+def result_text(run: Run, goodput: Goodput | None = None) -> str:
     """Return strategy, seconds, steps, loss, metric, target and shares of time, one per line; then the slow ranks."""
     from paceline.runs.summary import aligned, as_lines
 
-    return "\n".join([aligned(as_lines(run)), *_diagnosis(run)])
+    lines = as_lines(run) | ({} if goodput is None else goodput.lines())
+    return "\n".join([aligned(lines), *_diagnosis(run)])
 
 
 def _diagnosis(run: Run) -> list[str]:

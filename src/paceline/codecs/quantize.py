@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paceline.codecs.codec import MessageCodec, check_floating
 from paceline.errors import ConfigurationError
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 256
+_CHUNK = 2**16
+"""Numbers that are encoded together: their temporary tensors fit in the cache. A multiple of a block."""
 _BITS = (4, 8)
 _LEAST_EXPONENT = -126  # a smaller step is subnormal in float32
 _PAD = 15  # an int4 code that no number has: it marks an odd length
@@ -52,19 +56,28 @@ class QSGD(MessageCodec):
         blocks = -(-length // BLOCK)
         if tensor.is_meta:
             return torch.empty(blocks + -(-length * self.bits // 8), dtype=torch.uint8, device="meta")
-        padded = torch.zeros(blocks * BLOCK, dtype=torch.float32)
-        padded[:length] = tensor.view(-1)
-        rows = padded.view(blocks, BLOCK)
+        codes = torch.empty(blocks + -(-length * self.bits // 8), dtype=torch.uint8)
+        generator = np.random.SFC64(seed)
+        for first in range(0, length, _CHUNK):
+            part = tensor.view(-1)[first : first + _CHUNK]
+            exponents, levels = self._encode_chunk(part, generator)
+            codes[first // BLOCK :][: exponents.numel()] = exponents + 127
+            codes[blocks + first * self.bits // 8 :][: levels.numel()] = levels
+        return codes
+
+    def _encode_chunk(self, tensor: Tensor, generator: np.random.SFC64) -> tuple[Tensor, Tensor]:
+        """Return the binary logarithms of the blocks' steps, and the codes of the numbers."""
+        import torch
+
+        length = tensor.numel()
+        padded = torch.zeros(-(-length // BLOCK) * BLOCK, dtype=torch.float32)
+        padded[:length] = tensor
+        rows = padded.view(-1, BLOCK)
         exponents = self._exponents(rows)
         rows.mul_(_power(-exponents)[:, None])
-        scaled = padded[:length]
-        lower = scaled.floor()
-        noise = torch.rand(length, generator=torch.Generator().manual_seed(seed))
-        # A whole number of steps has no fraction, and is never rounded up.
-        codes = lower.add_(noise < scaled.sub_(lower)).add_(self.levels).to(torch.uint8)
-        if self.bits == 4:
-            codes = _paired(codes)
-        return torch.cat([(exponents + 127).to(torch.uint8), codes])
+        # A whole number of steps plus noise below 1 is exact in float32, and is never rounded up.
+        levels = padded[:length].add_(_noise(length, generator)).floor_().add_(self.levels).to(torch.uint8)
+        return exponents, _paired(levels) if self.bits == 4 else levels
 
     def _exponents(self, rows: Tensor) -> Tensor:
         """Return the binary logarithm of each block's step."""
@@ -94,6 +107,14 @@ class QSGD(MessageCodec):
         return -(-code_bytes // (1 + BLOCK * self.bits // 8))
 
 
+def _noise(length: int, generator: np.random.SFC64) -> Tensor:
+    """Return random odd multiples of 2^-17 between 0 and 1. With them, the mean is exact to 2^-17 of a step."""
+    import torch
+
+    drawn = np.asarray(generator.random_raw(-(-length // 4))).view(np.int16)[:length]
+    return torch.from_numpy(drawn).to(torch.float32).mul_(2.0**-16).add_(0.5 + 2.0**-17)
+
+
 def _power(exponents: Tensor) -> Tensor:
     """Return these powers of two, exactly: the bits of a float32."""
     import torch
@@ -106,11 +127,11 @@ def _paired(codes: Tensor) -> Tensor:
 
     if codes.numel() % 2:
         codes = torch.cat([codes, codes.new_full((1,), _PAD)])
-    return codes[::2] * 16 + codes[1::2]
+    return (codes[::2] << 4).bitwise_or_(codes[1::2])
 
 
 def _unpaired(pairs: Tensor) -> Tensor:
     import torch
 
-    codes = torch.stack([pairs // 16, pairs % 16], 1).view(-1)
+    codes = torch.stack([pairs >> 4, pairs & 15], 1).view(-1)
     return codes[:-1] if codes.numel() and codes[-1] == _PAD else codes

@@ -1,19 +1,25 @@
-"""How long codecs take on this machine."""
+"""How long codecs take on this machine.
+
+Processor time is measured. Seconds of the wall clock also contain the time of other processes: on a machine with more
+runnable processes than cores they are several times as long, and with them the predicted costs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from statistics import median
 from typing import NamedTuple
 
 from paceline.codecs.codec import MessageCodec
 from paceline.codecs.powersgd import PowerSGD
 from paceline.codecs.spelling import codec_of
-from paceline.costs.measured import median_s
 
 _SIDE = 1024  # of the matrix that PowerSGD is measured on
 _PASSES = 2
 """Decodings of each message: the receiver needs the values, and the sender keeps the same ones."""
+_TRIES = 9
 
 
 class Speed(NamedTuple):
@@ -47,13 +53,25 @@ def speed_of(codec: str, numbers: int = _SIDE * _SIDE) -> Speed:
     values = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
     if isinstance(made, MessageCodec):
         codes = made.encode(values)
-        encode_s = median_s(lambda: made.encode(values))
-        decode_s = median_s(lambda: made.decode(codes, values.dtype))
+        encode_s = _processor_s(lambda: made.encode(values))
+        into = torch.empty_like(values)
+        decode_s = _processor_s(lambda: into.copy_(made.decode(codes, values.dtype)))
     else:
         shapes: Sequence[Sequence[int]] = [(numbers // _SIDE, _SIDE), (numbers % _SIDE,)]
         memory = torch.zeros(made.memory_length(shapes))
         codes = made.encode(values, shapes, memory)
-        encode_s = median_s(lambda: made.encode(values, shapes, memory))
+        encode_s = _processor_s(lambda: made.encode(values, shapes, memory))
         into = torch.empty_like(values)
-        decode_s = median_s(lambda: made.decode(codes, into, shapes))
+        decode_s = _processor_s(lambda: made.decode(codes, into, shapes))
     return Speed(encode_s / numbers, decode_s / numbers, codes.nbytes / numbers)
+
+
+def _processor_s(work: Callable[[], object]) -> float:
+    """Return the median processor time of a few calls of `work` in this thread."""
+    work()  # the first call also gets memory from the operating system
+    taken_s = []
+    for _ in range(_TRIES):
+        start_s = time.thread_time()
+        work()
+        taken_s.append(time.thread_time() - start_s)
+    return median(taken_s)

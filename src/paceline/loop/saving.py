@@ -35,7 +35,7 @@ def save(loop: Loop, folder: Path, values: Mapping[str, Any]) -> None:
     loop.gather(torch.zeros(1))
     place.mkdir(parents=True, exist_ok=True)
     learner = loop.learner
-    remembered, optimizer = keep_updates(learner.replica.updates, learner.replica.layout)
+    remembered, optimizer = keep_updates(learner.replica.updates, learner.replica.layout, with_unused=True)
     tensors = keep_module(loop.module) | remembered
     tensors |= {_ORDER: loop.order_state, _CHANCE: torch.get_rng_state()}
     tensors |= {_STATE + name: tensor for name, tensor in learner.states.items()}

@@ -14,6 +14,7 @@ from paceline.report.matrices import bytes_matrix, causes_matrix, waits_matrix
 from paceline.report.ranks import ranks_with_lanes
 from paceline.report.scaling import scaling
 from paceline.runs.run import Run
+from paceline.runs.summary import changes_of_members
 from paceline.trace import Kind, Summary
 from paceline.trace.summary import PART_NAMES
 
@@ -54,6 +55,7 @@ def _count(run: Run, ranks: Sequence[int]) -> int:
 
 
 def _run(run: Run, summary: Summary, ranks: Sequence[int], limit: int) -> dict[str, Any]:
+    told = {rank for each in run.generations for rank in each.lost}
     return {
         "strategy": run.strategy,
         "cluster": run.cluster,
@@ -71,5 +73,6 @@ def _run(run: Run, summary: Summary, ranks: Sequence[int], limit: int) -> dict[s
         "causes": causes_matrix(run),
         "waits": waits_matrix(summary),
         "bytes": bytes_matrix(run.trace) | {"sent": sum(run.bytes_sent)},
-        "lost": run.lost,
+        "lost": [(rank, step) for rank, step in run.lost if rank not in told],
+        "changes": [f"{name.capitalize()} {text}." for name, text in changes_of_members(run).items()],
     }

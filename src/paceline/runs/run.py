@@ -41,6 +41,8 @@ class Progress:
     """The slowest rank in computing, if one is much slower than the others; else None."""
     slowness: float = 1.0
     """Its compute time relative to the other ranks. Infinite if it has not completed a computation yet."""
+    workers: int | None = None
+    """Present number of workers, without lost ones. None if unknown."""
 
 
 @dataclass(slots=True, kw_only=True, repr=False)

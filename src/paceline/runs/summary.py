@@ -36,17 +36,20 @@ def as_lines(run: Run) -> dict[str, str]:
         "seconds": f"{run.seconds:.3f} ({format_seconds(run.step_seconds)} a step)",
         "steps": f"{run.steps} ({samples:,} samples{passes})",
     }
-    return lines | _results(run) | {"time": _time_words(run)} | _changes_of_members(run)
+    return lines | _results(run) | {"time": _time_words(run)} | changes_of_members(run)
 
 
-def _changes_of_members(run: Run) -> dict[str, str]:
-    """Return for each change of members who was lost or joined, when, and what was repeated."""
+def changes_of_members(run: Run) -> dict[str, str]:
+    """Return for each change of members who was lost or joined, when, what was repeated, and when the run went on."""
     found = {}
     for each in run.generations[1:]:
         words = [f"rank {rank} lost" for rank in each.lost] + [f"rank {rank} joined" for rank in each.joined]
         words.append(f"{each.repeated_steps} step{'s' * (each.repeated_steps != 1)} repeated")
         words.append(f"{len(each.members)} ranks from step {each.first_step}")
         words.append(f"agreed {format_seconds(each.began_s - each.detected_s)} later")
+        done_s = next((record.seconds for record in run.history if record.seconds > each.began_s), None)
+        if done_s is not None:
+            words.append(f"next step complete {format_seconds(done_s - each.detected_s)} later")
         found[f"generation {each.number}"] = f"at {format_seconds(each.detected_s)}: {', '.join(words)}"
     return found
 

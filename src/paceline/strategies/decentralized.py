@@ -61,6 +61,9 @@ class Decentralized(Strategy):
     """Peers average parameters with their neighbours only: D-PSGD and AD-PSGD."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
+    why_no_codec: ClassVar[str] = (
+        "peers send parameters, and rounding these changes their mean, which gossip must preserve"
+    )
 
     topology: Any = field(
         default="ring",

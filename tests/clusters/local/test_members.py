@@ -107,12 +107,20 @@ def test_loaders_of_the_remaining_workers_load_the_batches_of_a_lost_one():
         assert len(run.generations) > 1
 
 
-@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_without_a_shard_the_processes_go_back_to_the_newest_checkpoint(stage, tmp_path):
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param("zero:stage=1", marks=pytest.mark.slow),
+        "zero:stage=3",
+        pytest.param("pipeline", marks=pytest.mark.slow),
+        "hybrid:tensor=2,zero=3",
+    ],
+)
+def test_without_a_part_the_processes_go_back_to_the_newest_checkpoint(spec, tmp_path):
     run = trained(
         *(Kill(0, step=5), Kill(2, step=7)),
         number=2,
-        spec=f"zero:stage={stage}",
+        spec=spec,
         compute=pl.times.Constant("0.1s"),
         checkpoint=tmp_path,
         checkpoint_every=2,

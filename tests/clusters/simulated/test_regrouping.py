@@ -6,7 +6,15 @@ import time
 
 import pytest
 import torch
-from elastic import CHANGES, METRIC, check_against_single, check_members, random_case, single
+from elastic import (
+    CHANGES,
+    METRIC,
+    check_against_single,
+    check_members,
+    random_case,
+    random_case_in_parts,
+    single,
+)
 from refusals import has, raised, refused
 from tasks import a_task, samples
 from torch import nn
@@ -100,6 +108,26 @@ def test_random_faults_change_no_weight_and_no_record(tens):
 def test_random_faults_end_no_run_whose_weights_depend_on_the_workers(tens):
     for seed in range(10 * tens, 10 * tens + 10):
         check_free(seed)
+
+
+def check_in_parts(seed, folder):
+    number, spec, machines, steps, every = random_case_in_parts(seed)
+    options = {"steps": steps, "checkpoint": folder, "checkpoint_every": every}
+    with may_lose_everything(machines):
+        check_against_single(
+            pl.train(a_task(**CHANGES[number]), spec, machines, **options), single(number, steps)
+        )
+
+
+@pytest.mark.parametrize("seed", [5, 15, 70, 80])
+def test_random_faults_change_no_weight_of_a_model_in_parts(seed, tmp_path):
+    check_in_parts(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_random_faults_in_parts(tmp_path):
+    for seed in range(20):
+        check_in_parts(seed, tmp_path / str(seed))
 
 
 @pytest.mark.slow
@@ -204,15 +232,18 @@ def test_checkpoints_of_a_run_that_loses_workers_are_those_of_single(spec, resta
 
 
 @pytest.mark.parametrize(
-    ("stage", "restart", "faults"),
+    ("spec", "restart", "faults"),
     [
-        (1, True, [Kill(0, at=0.12), Kill(1, step=5)]),
-        (2, False, [Kill(0, step=4)]),
-        (3, True, [Kill(0, at=0.12), Kill(1, step=5)]),
+        ("zero:stage=1", True, [Kill(0, at=0.12), Kill(1, step=5)]),
+        ("zero:stage=2", False, [Kill(0, step=4)]),
+        ("zero:stage=3", True, [Kill(0, at=0.12), Kill(1, step=5)]),
+        ("layers", False, [Kill(1, step=4)]),
+        ("tensor:size=2", False, [Kill(0, step=4), Kill(3, step=5)]),
+        ("hybrid:pipeline=2", False, [Kill(0, step=3), Kill(2, step=5)]),
     ],
 )
-def test_without_a_shard_the_others_go_back_to_the_newest_checkpoint(stage, restart, faults, tmp_path):
-    given = {"task": a_task(**CHANGES[2]), "strategy": f"zero:stage={stage}", "restart": restart}
+def test_without_a_part_the_others_go_back_to_the_newest_checkpoint(spec, restart, faults, tmp_path):
+    given = {"task": a_task(**CHANGES[2]), "strategy": spec, "restart": restart}
     run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
     check_against_single(run, single(2, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
@@ -235,6 +266,16 @@ def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():
     run = trained(Kill(0, step=2), Kill(1, step=4), restart=True)
     check_against_single(run, single(0, STEPS))
     assert {rank for rank, _ in run.joined} == {0, 1}
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=1"])
+def test_a_worker_joins_one_that_is_left_alone(spec, tmp_path):
+    # It never waits for others. The checkpoints that it writes alone wait for nobody, too.
+    given = {"workers": 2, "min_workers": 1, "restart": True, "checkpoint": tmp_path, "checkpoint_every": 1}
+    run = trained(Kill(1, step=1), strategy=spec, **given)
+    check_against_single(run, single(0, STEPS))
+    assert [rank for rank, _ in run.joined] == [1]
+    assert run.joined[0][1] < STEPS
 
 
 @pytest.mark.parametrize("join", [Join(at=0.08), Join(step=4)], ids=str)

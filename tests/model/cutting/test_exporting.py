@@ -1,3 +1,5 @@
+import logging
+
 import torch
 from refusals import has, refused
 from torch import nn
@@ -19,6 +21,21 @@ def test_a_module_whose_own_forward_cannot_be_traced_is_told_so_by_the_error_alo
     with refused("model"):
         export(OwnChoice(), Arguments((torch.ones(5, 3),), {}), 5)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_dimension_of_size_one_gives_no_warning_of_torch():
+    """Sound and grey images have one channel."""
+    told = []
+    log = logging.getLogger("torch._export.non_strict_utils")
+    handler = logging.Handler()
+    handler.emit = told.append
+    log.addHandler(handler)
+    try:
+        export(nn.Conv1d(1, 2, 3), Arguments((torch.ones(5, 1, 8),), {}), 5)
+    finally:
+        log.removeHandler(handler)
+    assert not told
+    assert not log.disabled
 
 
 class Sized(nn.Module):

@@ -33,7 +33,9 @@ def test_a_codec_with_residuals_is_refused():
         pl.train(a_task(), "all-reduce:codec=sign", simulated(4, min_workers=2), steps=2)
 
 
-@pytest.mark.parametrize("spec", ["sync:servers=2", "sync:placement=all", "local-sgd:codec=topk-0.1"])
+@pytest.mark.parametrize(
+    "spec", ["sync:servers=2", "sync:placement=all", "local-sgd:codec=topk-0.1", "pipeline:order=pipedream"]
+)
 def test_a_variant_whose_ranks_have_parts_of_the_state_is_refused(spec):
     with refused("min_workers", 2, bound=has(spec)):
         pl.train(a_task(), spec, simulated(4, min_workers=2), steps=2)
@@ -56,9 +58,19 @@ def test_fewer_workers_than_the_strategy_needs_are_refused():
         pl.train(a_task(), "k-sync:k=3", simulated(4, min_workers=2), steps=2)
 
 
-def test_ranks_with_shards_need_a_checkpoint_to_go_back_to():
-    with refused("min_workers", 2, bound=has("zero", "checkpoint")):
-        pl.train(a_task(), "zero:stage=2", simulated(4, min_workers=2), steps=2)
+@pytest.mark.parametrize(
+    ("spec", "remedy"),
+    [("pipeline:stages=3", "3"), ("hybrid:pipeline=2,tensor=2", "4"), ("tensor:size=4", "4")],
+)
+def test_fewer_workers_than_one_row_of_a_mesh_are_refused(spec, remedy, tmp_path):
+    with refused("min_workers", 2, bound=has(spec), remedy=has(remedy)):
+        pl.train(a_task(), spec, simulated(4, min_workers=2), steps=2, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("spec", ["zero:stage=2", "pipeline", "tensor", "hybrid:tensor=2"])
+def test_ranks_with_shards_need_a_checkpoint_to_go_back_to(spec):
+    with refused("min_workers", 2, bound=has(spec, "checkpoint")):
+        pl.train(a_task(), spec, simulated(4, min_workers=2), steps=2)
 
 
 def test_what_a_run_that_loses_workers_cannot_have_is_refused(tmp_path):

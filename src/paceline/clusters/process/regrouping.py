@@ -42,9 +42,13 @@ class RegroupingProcess(ProcessContext):
 
     def _new_waits(self) -> Waits:
         waits = super()._new_waits()
-        waits.members_changed = lambda: self.board.wanted_generation != self.generation
+        waits.members_changed = lambda: self.members_changed
         waits.report_late = self._local_driver.report_late
         return waits
+
+    @property
+    def members_changed(self) -> bool:
+        return self.board.wanted_generation != self.generation
 
     def prepare(self) -> None:
         self.tell_news()  # opens the journal, which a thread may use first

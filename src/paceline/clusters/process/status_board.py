@@ -212,7 +212,9 @@ class StatusBoard:
         step, loss, samples, seconds, metric = self.read_report()
         if step:
             known = metric if metric == metric else None
-            progress(Progress(step, self.last_step, loss, samples, seconds, known, *self.slowest(workers)))
+            present = sum(self.status(rank) is not Status.LOST for rank in range(workers))
+            found = (step, self.last_step, loss, samples, seconds, known, *self.slowest(workers))
+            progress(Progress(*found, workers=present))
 
     def read_report(self) -> tuple[int, float, int, float, float]:
         step, loss, samples, seconds, metric = _REPORT.unpack_from(self._report, 0)

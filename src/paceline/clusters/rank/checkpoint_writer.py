@@ -92,8 +92,8 @@ class CheckpointWriter:
             self._writer.finish(plan.deadline_s)
         shard = snapshot(rank, step, self._notes)
         shard = dataclasses.replace(shard, facts={**shard.facts, **self._trial})
-        facts, store, holders = self._facts(step), self._writer.store, self._holders()
-        commit = (lambda: self._commit(store, step, facts, holders)) if rank.is_reporter else None
+        facts, store, absent = self._facts(step), self._writer.store, self._absent()
+        commit = (lambda: self._commit(store, step, facts, absent)) if rank.is_reporter else None
         if self._writer.submit(step, shard, commit):
             self.submitted = (store.generation, step)
 
@@ -138,20 +138,19 @@ class CheckpointWriter:
             "model": model_facts(rank),
         }
 
-    def _holders(self) -> Sequence[int] | None:
-        """Return the ranks whose parts of the state a checkpoint needs. None if it can do without lost ranks."""
-        rank = self._rank
-        if not rank.job.returns_to_checkpoint:
-            return None
-        return range(rank.job.ranks) if rank.members is None else rank.members
+    def _absent(self) -> set[int]:
+        """Return the ranks that are not members. They write no files."""
+        members = self._rank.members
+        return set() if members is None else set(range(self._rank.job.ranks)) - set(members)
 
-    def _commit(self, store: Store, step: int, facts: dict[str, Any], holders: Sequence[int] | None) -> None:
+    def _commit(self, store: Store, step: int, facts: dict[str, Any], absent: set[int]) -> None:
         """Commit the checkpoint. Runs in the writer's thread."""
-        ranks = range(self._rank.job.ranks)
-        is_lost = self._rank.is_lost
-        for lost in filter(is_lost, ranks) if holders is None else sorted(set(ranks) - set(holders)):
+        job = self._rank.job
+        if not job.returns_to_checkpoint:  # it can do without the parts of ranks that are lost meanwhile
+            absent = absent.union(filter(self._rank.is_lost, range(job.ranks)))
+        for lost in sorted(absent):
             store.write(step, Shard(rank=lost, tensors={}, facts={LOST: True}))
-        store.commit(step, self._rank.job.ranks, facts, deadline_s=self._plan.deadline_s)
+        store.commit(step, job.ranks, facts, deadline_s=self._plan.deadline_s)
 
 
 def _last_metric(rank: Rank) -> float | None:

@@ -197,6 +197,7 @@ class Rank(ClusterServices):
             if self.step_faults:
                 await self._meet_faults(step)
             if self.recovery is not None:
+                self.stop_if_members_changed()
                 self.recovery.at_step(self)
             yield step
             if self.log.evaluations.sharing is not None:

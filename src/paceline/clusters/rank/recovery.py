@@ -127,7 +127,7 @@ class StateCopies:
         if not self._copies:
             _refuse_plateaus(rank)
         meta = rank.model.parameters.is_meta
-        tensors, facts = ({}, {}) if meta else learner_state(rank.model, lean=False)
+        tensors, facts = ({}, {}) if meta else learner_state(rank.model, lean=False, with_unused=True)
         copies = {name: each.clone() for name, each in tensors.items()}
         self._copies[rank.begun] = copies, facts
         while len(self._copies) > 2:
@@ -162,7 +162,7 @@ class SavedState:
         pass
 
     def points(self, rank: Rank) -> tuple[int, ...]:
-        return (rank.begun,)
+        return (rank.begun, rank.complete)
 
     def go_back(self, rank: Rank, first: int) -> None:
         before = rank.ledger.peak
@@ -194,7 +194,7 @@ def _encode(rank: Rank) -> Tensor:
     if model.parameters.is_meta:
         nbytes = sum(each.nbytes for each in (model.parameters, *model.moments))
         return torch.empty(nbytes, dtype=torch.uint8, device="meta")
-    tensors, facts = learner_state(model, lean=False)
+    tensors, facts = learner_state(model, lean=False, with_unused=True)
     facts["metric"] = model.resumed_metric
     out = io.BytesIO()
     write_tensors(out, tensors, {_FACTS: json.dumps(facts)})

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from paceline.clusters.base.members import Arrival, Membership
+from paceline.clusters.base.members import Arrival, MembersChanged, Membership
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
@@ -80,6 +80,16 @@ class ClusterServices(ABC):
     @abstractmethod
     async def catch_up(self) -> None:
         """If the run resumes from a checkpoint, wait for the time at which this rank was saved."""
+
+    @property
+    def members_changed(self) -> bool:
+        """Whether this generation of members ends, because a rank is lost or joins."""
+        return False
+
+    def stop_if_members_changed(self) -> None:
+        """Stop the program at the start of a step. A single member never waits for others."""
+        if self.members_changed:
+            raise MembersChanged
 
     async def meet_members(self, arrival: Arrival) -> Membership | None:
         """Stop all operations of this rank, and wait until all members have. Return the next generation of members.

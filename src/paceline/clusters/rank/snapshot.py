@@ -56,10 +56,13 @@ def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
     return Shard(rank=rank.rank, tensors=tensors, facts=facts)
 
 
-def learner_state(learner: Learner[Any], *, lean: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def learner_state(
+    learner: Learner[Any], *, lean: bool, with_unused: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the facts of a replica. `with_unused`: see `keep_updates`."""
     replica = learner.replica
     tensors = keep_module((replica.whole or replica).module, parameters=not lean)
-    remembered, facts = keep_updates(replica.updates, replica.layout)
+    remembered, facts = keep_updates(replica.updates, replica.layout, with_unused=with_unused)
     everything = [0, replica.layout.length] if replica.holding.is_whole else None
     if lean and any(each["shard"] == everything for each in facts):  # the reporter has the same parameters
         remembered, facts = {}, []

@@ -226,4 +226,6 @@ class SimulatedContext(Rank):
         losses = self.outcome.losses
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         so_far = (record["step"], world.last_step, loss, self.samples_by(record), record["seconds"])
-        world.progress(Progress(*so_far, record["metric"], *slowest(world.computing_s, world.computations)))
+        slow = slowest(world.computing_s, world.computations)
+        present = sum(not self.is_lost(rank) for rank in range(self.job.workers))
+        world.progress(Progress(*so_far, record["metric"], *slow, workers=present))

@@ -234,11 +234,15 @@ class RegroupingContext(FaultyContext):
 
     def check_all(self) -> None:
         """Stop the program if the members have changed."""
-        if self._regrouping.agreement.wanted == self.generation:
+        if not self.members_changed:
             return
         for process in tuple(self.processes):
             if process.name and _waits(process):
                 process.throw(MembersChanged())
+
+    @property
+    def members_changed(self) -> bool:
+        return self._regrouping.agreement.wanted != self.generation
 
     async def meet_members(self, arrival: Arrival) -> Membership | None:
         for process in tuple(self.processes):

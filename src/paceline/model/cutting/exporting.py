@@ -224,17 +224,23 @@ def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
+_LOGS = ("torch.fx.experimental.symbolic_shapes", "torch._export.non_strict_utils")
+
+
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Suppress output of torch.export: it prints the graph of a module that it cannot trace, and warns."""
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    was_disabled, log.disabled = log.disabled, True
+    logs = [logging.getLogger(name) for name in _LOGS]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.disabled = was_disabled
+        for log, was_disabled in zip(logs, before, strict=True):
+            log.disabled = was_disabled
 
 
 def _fixed_sizes(inputs: Mapping[fx.Node, int], first: int) -> dict[tuple[int, int], int]:

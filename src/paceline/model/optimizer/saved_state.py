@@ -33,11 +33,16 @@ _NAME = re.compile(
 )
 
 
-def keep_updates(updates: Updates, layout: Layout) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def keep_updates(
+    updates: Updates, layout: Layout, *, with_unused: bool = False
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Return the optimizers' state tensors (not copies), and for each shard the other state, in types that JSON
     supports.
+
+    With `with_unused`, also restored state that no update has used yet. It is out of date if other ranks have updated
+    the model since.
     """
-    if updates.kept is not None and not updates.have_begun:
+    if with_unused and updates.kept is not None and not updates.have_begun:
         return updates.kept.unused()
     tensors: dict[str, Tensor] = {}
     facts: list[dict[str, Any]] = []

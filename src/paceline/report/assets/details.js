@@ -181,6 +181,7 @@ class Details {
       );
     }
     run.lost.forEach(([rank, step]) => sentences.push(`Rank ${rank} was lost at step ${step}.`));
+    sentences.push(...run.changes);
     return sentences.join(" ");
   }
 }

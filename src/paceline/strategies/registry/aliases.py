@@ -214,6 +214,15 @@ OTHER_SYSTEMS: tuple[OtherSystem, ...] = (
         "Ours runs every strategy there (`hogwild` on one host).",
     ),
     OtherSystem(
+        system="Spark",
+        thing="TorchDistributor",
+        names=("torch-distributor", "spark"),
+        instead="is a cluster here, not a strategy: write all-reduce, for example, "
+        "and add --spark (pl.Spark in Python)",
+        differs="Theirs starts a script of torch.distributed in the barrier tasks of a job. "
+        "Ours runs every strategy there (`hogwild` on one host).",
+    ),
+    OtherSystem(
         system="Flower",
         thing="",
         names=("flower", "flwr"),

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.registry.table import STRATEGIES, describe
+from paceline.strategies.shared.pipelining.program import SegmentedStrategy
 from paceline.task.task import Task
 
 
@@ -105,10 +106,17 @@ def _check_numbers(strategy: Strategy, min_workers: int, workers: int) -> None:
     """Raise an error if the strategy is impossible with one of the numbers of workers that may be left."""
     for left in range(workers - 1, min_workers - 1, -1):
         try:
-            strategy.roles(left)
+            _check_left(strategy, left)
         except ConfigurationError as error:
             bound = f"must be above {left} with {describe(strategy)} ({error.argument} {error.bound})"
             raise ConfigurationError("min_workers", bound, min_workers, f"use {left + 1}") from error
+
+
+def _check_left(strategy: Strategy, workers: int) -> None:
+    if isinstance(strategy, SegmentedStrategy):
+        strategy.check_left(workers)
+    else:
+        strategy.roles(workers)
 
 
 def _check_options(task: Task, strategy: Strategy, min_workers: int, checkpoint: object) -> None:

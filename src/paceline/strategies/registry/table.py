@@ -231,11 +231,24 @@ def _option(name: str, spec: str, item: str, fields: Mapping[str, Any]) -> tuple
         bound = "must have a parameter after the colon and after each comma"
         raise ConfigurationError("strategy", bound, spec, f"such as {name}:{next(iter(fields), 'k')}=…")
     key = key.replace("-", "_")
+    if key == "codec" and key not in fields:
+        raise _no_codec(name, text)
     if key not in fields:
         raise UnknownNameError(f"parameter of {name}", key, fields)
     if not text:
         raise ConfigurationError(f"{name}:{key}", "must be given a value", spec, f"write {name}:{key}=…")
     return key, text
+
+
+def _no_codec(name: str, codec: str) -> ConfigurationError:
+    reason = getattr(STRATEGIES[name], "why_no_codec", "")
+    able = [
+        other for other, kind in STRATEGIES.items() if "codec" in getattr(kind, "__dataclass_fields__", {})
+    ]
+    bound = f"must be left out{f': {reason}' if reason else ''}"
+    return ConfigurationError(
+        f"{name}:codec", bound, codec, f"these encode what they send: {', '.join(able)}"
+    )
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:

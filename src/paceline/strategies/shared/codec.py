@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, is_dataclass
+from dataclasses import field
 from typing import Any
 
 from paceline.codecs import NAMES, GradientCodec, MessageCodec, PowerSGD, codec_of, spell_codec
@@ -20,16 +20,6 @@ def codec_field(what: str) -> Any:
     """Return the dataclass field of a codec for `what`."""
     text = f"encoding of {what}: {', '.join(NAMES)}"
     return field(default="none", metadata={"help": text, "encodes": what})
-
-
-def check_keeps_overflow(strategy: object, precision: str) -> None:
-    """Raise if a strategy encodes gradients so that an overflow in float16 is lost. Updates with one are skipped."""
-    declared = fields(strategy) if is_dataclass(strategy) else ()
-    encodes = {each.name: str(each.metadata.get("encodes")) for each in declared}
-    codec = getattr(strategy, "codec", "none")
-    if precision == "fp16" and "gradients" in encodes.get("codec", "") and codec not in ("none", "bf16"):
-        bound = 'must be none or bf16 with precision="fp16": it must not change infinity in gradients'
-        raise ConfigurationError("codec", bound, codec, 'choose one of them, or precision="bf16"')
 
 
 def set_codec(strategy: object, algorithm: str | None = None, *, name: str = "codec") -> None:

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from paceline.collectives import broadcast
 from paceline.collectives.mesh import Mesh
-from paceline.context import Batch, Context, Net, Segment, Strategy
-from paceline.schedules.pipeline import CONTINUOUS
+from paceline.context import Batch, Context, Net, Segment, StateAt, Strategy
+from paceline.errors import ConfigurationError
+from paceline.schedules.pipeline import CONTINUOUS, check_order
 from paceline.strategies.shared.pipelining.continuous import ContinuousStage
 from paceline.strategies.shared.pipelining.data_axis import Copies, DataAxis, ShardedMeshUpdate, SharedUpdates
 from paceline.strategies.shared.pipelining.mesh_update import MeshUpdate
@@ -60,8 +61,24 @@ class SegmentedStrategy(Strategy):
     def replicates(self) -> Sequence[str]:
         return ("worker",)
 
+    @property
+    def state_at(self) -> StateAt:
+        return "" if self.plan(1).order in CONTINUOUS else "shards"
+
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
+
+    def check_left(self, workers: int) -> None:
+        """Raise an error if a run cannot continue with `workers` workers.
+
+        Workers that are too few for another row of the mesh look on.
+        """
+        plan = self.plan(workers)
+        row = (plan.stages or 1) * plan.tensor
+        if workers < row:
+            raise ConfigurationError("workers", f"must be at least {row}", workers, "use a smaller mesh")
+        stages = workers if plan.stages is None else plan.stages
+        check_order(plan.order, stages, plan.microbatches_of(stages), plan.chunks)
 
     def syncs_batch_norm(self, workers: int) -> bool:
         return not self.divides_batch(workers)
