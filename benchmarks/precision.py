@@ -6,6 +6,7 @@ converts to float32 and back. Rounds alternate between the precisions, so that o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -36,10 +37,9 @@ _WORDS = {
 _FLAGS = ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 
 
-def measure(part: str = "") -> Result:
-    """Measure one part (single, shared or link), or all."""
+def measure(parts: Sequence[str] = tuple(PARTS)) -> Result:
+    """Measure some parts: single, shared, link."""
     result = Result(title=f"seconds of a step, {LAYERS} layers of {SIDE}", unit="s", rows=[], goals=[])
-    parts = (part,) if part else tuple(PARTS)
     seconds: dict[tuple[str, str], list[float]] = {(p, each): [] for p in parts for each in PRECISIONS}
     for _ in rounds(ROUNDS, LIMIT_S):
         for (name, precision), found in seconds.items():

@@ -1,5 +1,6 @@
 """Random runs that lose ranks, and what holds of each of them."""
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -20,6 +21,7 @@ __all__ = [
     "check_against_single",
     "check_members",
     "random_case",
+    "random_case_by_itself",
     "random_case_in_parts",
     "random_processes",
     "single",
@@ -123,6 +125,8 @@ IN_PARTS = {
     "hybrid:zero=2": 1,
 }
 """Strategies that go back to a checkpoint, with the fewest workers that can continue."""
+BY_THEMSELVES = ("decentralized", "decentralized:mode=async", "fedavg", "fedprox", "fedavgm", "fedadam")
+"""Strategies whose programs continue without lost workers. The reporter, rank 0 or the server, may not be lost."""
 LINKS = (pl.Link("1Mbps", "1ms"), pl.Link("100kbps", "0.1ms"), pl.Link("10Gbps", "50us"), pl.Link.ideal())
 MESSAGES = [name for name in pl.collectives.ALGORITHMS if name not in ("shared", "native")]
 
@@ -162,6 +166,14 @@ def random_case(seed, *, free=False):
         faults=faults,
     )
     return number, spec, cluster, steps
+
+
+def random_case_by_itself(seed):
+    """The same for a strategy whose programs continue by themselves, without joins."""
+    number, _, machines, steps = random_case(seed, free=True)
+    spec = random.Random(seed).choice(BY_THEMSELVES)
+    faults = [fault for fault in machines.faults if fault.rank > 0]
+    return number, spec, dataclasses.replace(machines, faults=faults, restart=False), steps
 
 
 def random_case_in_parts(seed):
