@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.context import Batch
 from paceline.data.orders import Order, Sequential, Weighted, shuffled
+from paceline.data.placed_rows import PlacedRows, not_here
 from paceline.task.data import weights_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class GlobalBatches:
             order = Weighted(*weights_of(task.sampler, length), seed)
         elif task.shuffle is False:
             order = Sequential(length)
-        return GlobalBatches(length, task.batch_size, seed, order=order, drop_last=task.drop_last)
+        batches = GlobalBatches(length, task.batch_size, seed, order=order, drop_last=task.drop_last)
+        return batches if samples.rows is None else PlacedBatches(batches, samples.rows)
 
     def slice(self, step: int, worker: int, workers: int) -> Batch:
         """Return the slice of step `step`'s batch for worker number `worker`.
@@ -80,3 +82,28 @@ class StreamBatches(GlobalBatches):
 
     def indices(self, step: int) -> np.ndarray:
         return np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+
+
+class PlacedBatches(GlobalBatches):
+    """Batches of rows that are divided among the workers. The slice of a worker is the rows of the batch that it
+    has."""
+
+    def __init__(self, batches: GlobalBatches, rows: PlacedRows) -> None:
+        self._batches = batches
+        self._rows = rows
+        self.batch_size = batches.batch_size
+        self.steps_per_epoch = batches.steps_per_epoch
+        self.samples_per_epoch = batches.samples_per_epoch
+
+    def slice(self, step: int, worker: int, workers: int) -> Batch:
+        owners = self._rows.owners_of(self._batches.indices(step))
+        if workers != self._rows.workers:
+            raise not_here(f"slices for {workers} workers")
+        count, start = int((owners == worker).sum()), int((owners < worker).sum())
+        return Batch(step, start, count, len(owners), self.indices)
+
+    def indices(self, step: int) -> np.ndarray:
+        """Return the global batch, with the rows of each worker next to each other."""
+        numbers = self._batches.indices(step)
+        ordered: np.ndarray = numbers[np.argsort(self._rows.owners_of(numbers), kind="stable")]
+        return ordered

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from paceline.context import Batch
 from paceline.data.collating import collated, fetched
+from paceline.data.placed_rows import PlacedRows
 from paceline.data.streams import Stream
 from paceline.errors import ConfigurationError
 from paceline.schedules.collectives.steps import chunk_bounds
@@ -67,7 +68,9 @@ class Samples:
             data = TensorDataset(*data)
         self._tensors = data if isinstance(data, tuple) else None
         self._dataset = data
-        self.draws = self._tensors is None
+        self.rows = data if isinstance(data, PlacedRows) and collate is None else None
+        """Rows that are divided among the workers; None if every rank has all samples."""
+        self.draws = self._tensors is None and self.rows is None
         """Whether fetching runs user code, which may draw random numbers."""
         self._collate = collate or default_collate
         self._stream = stream or (Stream(data, batch_size=1, seed=0) if is_stream(data) else None)
@@ -128,6 +131,8 @@ class Samples:
         if self._tensors is not None:
             chosen = torch.from_numpy(indices)
             return [tensor.index_select(0, chosen) for tensor in self._tensors]
+        if self.rows is not None:
+            return self.rows.gather(indices)
         return collated(self._collate, self._gather(indices), indices.tolist())
 
     def _gather(self, indices: np.ndarray) -> list[Any]:

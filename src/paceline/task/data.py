@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
 from paceline.task.checks import is_factory, is_stream, require
+from paceline.task.tables import Table, is_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +53,8 @@ def settled(task: Any) -> Mapping[str, Any]:
     for name, value in (("loaders", 0), ("prefetch", 2)):
         if getattr(task, name) is None:
             found.setdefault(name, value)
+    if is_table(task.data):
+        found["data"] = Table(task.data)
     if inspect.isgeneratorfunction(task.data):
         found["data"] = Repeated(task.data)
     return found

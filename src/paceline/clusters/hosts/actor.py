@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.clusters.base.job import Job
     from paceline.clusters.hosts.rank import Assignment, RankProcess
     from paceline.clusters.hosts.table import Member, Table, Whereabouts
 
@@ -85,6 +86,11 @@ class RankActor:
         finally:
             os.close(fd)
         return self._process.member
+
+    @property
+    def job(self) -> Job | None:
+        """Job of the run that this process has joined; None if it has not joined one."""
+        return None if self._assignment is None else self._assignment.job
 
     def work(self, table: Table) -> None:
         """Run the rank to its end. Its results are sent to the run's hub."""

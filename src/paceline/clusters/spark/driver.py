@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import os
@@ -20,12 +21,15 @@ from paceline.clusters.hosts.code import own_modules, own_path
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.hub_socket import HubSocket
 from paceline.clusters.hosts.starting import LOOPBACK, START_S, check_installed, new_terms, pack
-from paceline.clusters.hosts.table import Member, Table, whereabouts
+from paceline.clusters.hosts.table import Member, whereabouts
+from paceline.clusters.hosts.table import Table as Members
 from paceline.clusters.process.letters import read_error
 from paceline.clusters.spark import tasks
+from paceline.clusters.spark.tables import remove, store
 from paceline.errors import DeadlineError, PeerLost, RunError
 from paceline.runs.run import Progress
 from paceline.system import interrupts
+from paceline.task.tables import Table
 
 if TYPE_CHECKING:
     from paceline.clusters.spark.spark import Spark
@@ -52,27 +56,37 @@ class SparkRun:
         spans_hosts, missing = self._survey(said)
         terms = new_terms(cluster, spans_hosts=spans_hosts)
         bind = self._context.getConf().get("spark.driver.host") if spans_hosts else LOOPBACK
-        hub = Hub(job, bind=bind, deadline_s=cluster.deadline_s, **terms)
         with contextlib.ExitStack() as stack:
+            job = self._with_stored_rows(stack)
             memory = pack(cluster, job, missing, spans_hosts=spans_hosts)
             payload = self._context.broadcast(bytes(memory.view))
             stack.callback(payload.destroy)
             door = stack.enter_context(_Door(terms["run_id"], bind, cluster.ports, self._wait_s))
+            hub = Hub(job, bind=bind, deadline_s=cluster.deadline_s, **terms)
             given = {**terms, "spans_hosts": spans_hosts, "hub": hub.address, "door": door.invitation}
             started = stack.enter_context(
                 self._start(functools.partial(tasks.take_part, said, payload, given))
             )
             stack.callback(hub.close)  # before the tasks are cancelled, so that ranks receive the reason
             started.members = door.members(started)
-            outcomes = hub.work(self._table(terms, hub, started.members), started, progress, consult)
+            outcomes = hub.work(self._members(terms, hub, started.members), started, progress, consult)
             started.is_done = True
         outcomes[job.reporter].facts["spark"] = self._context.version
         return outcomes
 
+    def _with_stored_rows(self, stack: contextlib.ExitStack) -> Job:
+        """Return the job with its table, if it has one, in files of the executors."""
+        task = self._job.task
+        if task is None or not isinstance(task.data, Table):
+            return self._job
+        rows = store(self._context, task.data)
+        stack.callback(remove, rows)
+        return dataclasses.replace(self._job, task=dataclasses.replace(task, data=rows))
+
     @staticmethod
-    def _table(terms: dict[str, Any], hub: Hub, members: list[Member]) -> Table:
+    def _members(terms: dict[str, Any], hub: Hub, members: list[Member]) -> Members:
         named = {name: terms[name] for name in ("run_id", "token", "encrypt")}
-        return Table(**named, hub=hub.address, members=members)
+        return Members(**named, hub=hub.address, members=members)
 
     def _survey(self, said: tuple[Any, ...]) -> tuple[bool, set[str]]:
         """Check the versions of the executors. Return whether there are other hosts, and the modules missing there."""

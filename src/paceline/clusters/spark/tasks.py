@@ -57,6 +57,7 @@ def _meet(context: Any, actor: RankActor, payload: Any, terms: dict[str, Any]) -
     leader = hosts.index(hosts[rank])
     stored = _gather(context, actor.keep(payload.value) if leader == rank else None)
     joined = actor.join(rank, *stored[leader], **terms, bind=bind)
+    _read_rows(context, actor)
     answers = _gather(context, joined if isinstance(joined, dict) else _named(joined).to_values())
     if rank == 0:
         _tell_driver(door, terms["run_id"], answers)
@@ -69,6 +70,17 @@ def _meet(context: Any, actor: RankActor, payload: Any, terms: dict[str, Any]) -
         hub=hub,
         members=read_members(answers),
     )
+
+
+def _read_rows(context: Any, actor: RankActor) -> None:
+    """Map the rows that this rank has, if the data of the task is a table."""
+    from paceline.clusters.hosts.table import whereabouts
+    from paceline.clusters.spark.tables import StoredRows, own_folder
+
+    job = actor.job
+    places = _gather(context, [own_folder(), whereabouts().host])
+    if job is not None and job.task is not None and isinstance(job.task.data, StoredRows):
+        job.task.data.read(context.partitionId(), [tuple(place) for place in places[: job.workers]])
 
 
 def read_members(answers: list[dict[str, Any]]) -> list[Member]:
