@@ -96,3 +96,16 @@ def test_the_example_of_175_billion_parameters_prints_a_line_for_each_mesh(capsy
     assert len(lines) == 1 + len(specs)
     reached = [float(line.split()[-1]) for line in lines[1:]]
     assert all(0 < each < 156 for each in reached)  # half of an A100's peak
+
+
+@pytest.mark.slow
+def test_large_batches_print_a_table_and_draw_a_plot(tmp_path, capsys):
+    plot, example = tmp_path / "batches.html", imported("large_batch")
+    example.main(["--epochs", "2", "--seeds", "1", "--plot", str(plot)])
+    rows = [line for line in capsys.readouterr().out.splitlines() if "%" in line]
+    shown = [[float(each) for each in re.findall(r"([\d.]+)%", row)] for row in rows]
+    assert all(row.startswith(method) for row, method in zip(rows, example.METHODS, strict=True))
+    assert {row[0] for row in shown} == {shown[0][0]}
+    assert shown[0][0] > 80
+    assert all(row[0] > max(row[1:]) for row in shown)  # two epochs are too few updates for large batches
+    assert "LARS, warm-up" in plot.read_text()
