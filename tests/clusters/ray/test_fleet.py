@@ -43,7 +43,7 @@ def metadata_of(hosts):
         host.run("umount", path)
 
 
-@pytest.mark.parametrize("package", ["torch", "paceline"])
+@pytest.mark.parametrize("package", [pytest.param("torch", marks=pytest.mark.slow), "paceline"])
 def test_another_version_on_a_host_is_named(driver, metadata_of, package):
     metadata_of(package, "0.0.9")
     with raised(RunError, "rank 1", "host1", package, "0.0.9"):

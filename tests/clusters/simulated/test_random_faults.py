@@ -64,6 +64,10 @@ def test_random_faults_end_no_run_whose_weights_depend_on_the_workers(tens):
         check_free(seed)
 
 
+def test_a_rank_that_is_killed_when_all_have_completed_the_run_does_not_join_again():
+    check_free(3154)
+
+
 def check_by_itself(seed):
     number, spec, machines, steps = random_case_by_itself(seed)
     run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)

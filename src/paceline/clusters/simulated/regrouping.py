@@ -62,6 +62,8 @@ class Regrouping(FaultInjector):
         if not self._job.can_lose(rank):
             super().kill(rank, how)
             return
+        if self.agreement.is_over:  # its program is about to return, and nobody waits for it
+            return
         self.finish_files()
         context = self._contexts[rank]
         if context.checkpoint_writer is not None:
