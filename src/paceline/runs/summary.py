@@ -40,7 +40,7 @@ def as_lines(run: Run) -> dict[str, str]:
 
 
 def changes_of_members(run: Run) -> dict[str, str]:
-    """Return for each change of members who was lost or joined, when, what was repeated, and when the run went on."""
+    """Return for each change of members who was lost or joined, when, what was repeated, and when the run continued."""
     found = {}
     for each in run.generations[1:]:
         words = [f"rank {rank} lost" for rank in each.lost] + [f"rank {rank} joined" for rank in each.joined]

@@ -98,7 +98,7 @@ class CheckpointWriter:
             self.submitted = (store.generation, step)
 
     def begin_generation(self, membership: Membership) -> None:
-        """Members have changed. The records of dropped steps are gone, and nobody completes the last checkpoint."""
+        """Members have changed. Forget the records of dropped steps, and abandon the checkpoint under way."""
         self._notes = Notes()
         self.abandon("the members have changed")
         self._writer.store = dataclasses.replace(self._writer.store, generation=membership.generation)

@@ -62,7 +62,7 @@ class Regrouping(FaultInjector):
         if not self._job.can_lose(rank):
             super().kill(rank, how)
             return
-        if self.agreement.is_over:  # its program is about to return, and nobody waits for it
+        if self.agreement.is_over:  # its program is about to return, and no rank waits for it
             return
         self.finish_files()
         context = self._contexts[rank]
