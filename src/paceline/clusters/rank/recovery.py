@@ -86,6 +86,8 @@ class StepStart:
             present.copy_(kept)
         for name, kept in self._states.items():
             rank.model.states[name].copy_(kept)
+        # If another member is lost before the step begins again, nothing has changed. States may have other sizes then.
+        self._step = -1
 
     async def copy_state(self, rank: Rank, membership: Membership) -> None:
         await _copy_all(rank, membership)
